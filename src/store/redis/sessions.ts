@@ -1,5 +1,5 @@
 import { type Session, SessionSchema } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
-import type { SessionStore } from "../../call/ports.ts";
+import type { CallRecordReader, SessionStore } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import { sessionClosed } from "../refusals.ts";
@@ -11,148 +11,135 @@ import { type Fields, fields, number, replyList, text, texts } from "./reply.ts"
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
-/** State that the operations on sessions need. */
-export interface SessionContext {
-  readonly link: Link;
-  readonly keys: Keys;
-  readonly trees: Trees;
-  readonly runStep: RunStep;
-  /** All sessions. */
-  readonly listing: Listing;
-  /** The roots of all trees. */
-  readonly rootListing: Listing;
-}
+/** The sessions of a store. */
+export type RedisSessions = ReturnType<typeof createRedisSessions>;
 
-/** Creates the state that the operations on sessions need. */
-export function createSessionContext(options: Pick<SessionContext, "link" | "keys" | "trees" | "runStep">) {
-  return {
-    ...options,
-    listing: createListing({ ...options, name: "sessions" }),
-    rootListing: createListing({ ...options, name: "trees" }),
-  } satisfies SessionContext;
-}
+/** Creates, reads, lists and closes sessions. */
+export function createRedisSessions(options: { link: Link; keys: Keys; trees: Trees; runStep: RunStep }) {
+  const { link, keys, trees, runStep } = options;
+  /** All sessions, and the roots of all trees. */
+  const listing = createListing({ link, keys, name: "sessions" });
+  const rootListing = createListing({ link, keys, name: "trees" });
 
-/** Reads a session by its id. */
-export function readSession(context: SessionContext, id: string): Promise<Session | undefined> {
-  return context.trees.find(id, (root) => loadSession(context, root, id));
-}
+  /** Reads a session by its id. */
+  const getSession = (id: string): Promise<Session | undefined> => trees.find(id, (root) => loadSession(root, id));
 
-async function loadSession({ link, keys }: SessionContext, root: string, id: string): Promise<Session | undefined> {
-  return decode(id, fields((await link.hashes(keys.tree(root).session(id)))[0]));
-}
-
-/** create_session: adds a session to its tree, or returns the existing one with that id. */
-export async function runCreateSession(context: SessionContext, session: Session): Promise<Session> {
-  const { id } = session;
-  const root = await rootFor(context, session);
-  const target = await pointTo(context, id, root);
-  if (target === root) await addToTree(context, { ...session, rootSessionId: root }, root);
-  const created = await readSession(context, id);
-  if (created === undefined) throw noSuchSession(id);
-  await context.trees.keepPointer(id);
-  return created;
-}
-
-/** Returns the root of the tree that the session belongs to. */
-async function rootFor(context: SessionContext, { id, parentSessionId: parent }: Session): Promise<string> {
-  if (parent === "") return id;
-  const above = await readSession(context, parent);
-  if (above === undefined) throw noSuchSession(parent);
-  // Before anything is listed. The step checks it again.
-  if (above.closed > 0 && (await readSession(context, id)) === undefined) throw sessionClosed(parent);
-  return above.rootSessionId;
-}
-
-/** Writes the pointer to a session's tree, before the session, so that every session has one; returns its target. */
-async function pointTo(context: SessionContext, id: string, root: string): Promise<string> {
-  for (let seen = ""; ; ) {
-    const target = await context.trees.pointTo(id, root, seen);
-    // A pointer to a session that was never created is replaced.
-    if (target === root || (await loadSession(context, target, id)) !== undefined) return target;
-    seen = target;
+  async function loadSession(root: string, id: string): Promise<Session | undefined> {
+    return decode(id, fields((await link.hashes(keys.tree(root).session(id)))[0]));
   }
-}
 
-async function addToTree(context: SessionContext, session: Session, root: string): Promise<void> {
-  const { link, keys, trees, runStep, listing, rootListing } = context;
-  const { id, parentSessionId: parent, owner } = session;
-  const at = await listing.enter(id);
-  await Promise.all([
-    link.write("zadd", keys.owned(owner), "NX", at, id),
-    ...(root === id ? [rootListing.enter(root)] : []),
-  ]);
-  const tree = keys.tree(root);
-  const names = { sessions: tree.sessions, [`session ${id}`]: tree.session(id) };
-  const result = text(
-    await runStep(
-      "create_session",
-      root,
-      { ...names, ...(parent !== "" && { parent: tree.session(parent) }) },
-      { session: id, parent, at },
-      { body: encodeSealed(SessionSchema, session) },
-    ),
-  );
-  if (result === "no parent") throw noSuchSession(parent);
-  if (result === "parent closed") throw sessionClosed(parent);
-  // An existing session may have another parent.
-  if (result === "created") trees.learn(id, root, parent);
-}
+  /** Returns the root of the tree that the session belongs to. */
+  async function rootFor({ id, parentSessionId: parent }: Session): Promise<string> {
+    if (parent === "") return id;
+    const above = await getSession(parent);
+    if (above === undefined) throw noSuchSession(parent);
+    // Before anything is listed. The step checks it again.
+    if (above.closed > 0 && (await getSession(id)) === undefined) throw sessionClosed(parent);
+    return above.rootSessionId;
+  }
 
-/** Lists sessions, newest first; see the port. */
-export async function listStoredSessions(
-  context: SessionContext,
-  filter: Parameters<SessionStore["listSessions"]>[0],
-): Promise<Session[]> {
-  const { owner, before, limit } = filter;
-  const from = before === undefined ? undefined : await context.listing.placeOf(before);
-  const found: Session[] = [];
-  for await (const batch of inBatches(listSessionIds(context, filter, from), Math.min(limit, maxSessionPage))) {
-    const loaded = await Promise.all(batch.map((id) => readSession(context, id)));
-    for (const session of loaded) {
-      if (session !== undefined && (owner ?? session.owner) === session.owner) found.push(session);
+  /** Writes the pointer to a session's tree, before the session, so that every session has one; returns its target. */
+  async function pointTo(id: string, root: string): Promise<string> {
+    for (let seen = ""; ; ) {
+      const target = await trees.pointTo(id, root, seen);
+      // A pointer to a session that was never created is replaced.
+      if (target === root || (await loadSession(target, id)) !== undefined) return target;
+      seen = target;
     }
-    if (found.length >= limit) break;
   }
-  return found.slice(0, limit);
-}
 
-/** close_session: returns the open calls of the session and its descendants. */
-export async function runCloseSession(context: SessionContext, id: string): Promise<CallRef[]> {
-  const { link, keys, trees, runStep } = context;
-  const root = (await readSession(context, id))?.rootSessionId;
-  if (root === undefined) throw noSuchSession(id);
-  const tree = keys.tree(root);
-  for (;;) {
-    const all = texts(await link.command("zrange", tree.sessions, 0, -1));
-    const lineages = await Promise.all(all.map((each) => trees.lineage(root, each)));
-    const closing = all.filter((_, index) => lineages[index]?.includes(id));
-    const names = closing.flatMap((each) => [
-      [`session ${each}`, tree.session(each)],
-      [`open ${each}`, tree.open(each)],
+  async function addToTree(session: Session, root: string): Promise<void> {
+    const { id, parentSessionId: parent, owner } = session;
+    const at = await listing.enter(id);
+    await Promise.all([
+      link.write("zadd", keys.owned(owner), "NX", at, id),
+      ...(root === id ? [rootListing.enter(root)] : []),
     ]);
-    const open = await runStep(
-      "close_session",
-      root,
-      { sessions: tree.sessions, ...Object.fromEntries(names) },
-      { closing, count: all.length },
+    const tree = keys.tree(root);
+    const names = { sessions: tree.sessions, [`session ${id}`]: tree.session(id) };
+    const result = text(
+      await runStep(
+        "create_session",
+        root,
+        { ...names, ...(parent !== "" && { parent: tree.session(parent) }) },
+        { session: id, parent, at },
+        { body: encodeSealed(SessionSchema, session) },
+      ),
     );
-    if (text(open) === "retry") continue;
-    return callRefs(root, texts(open));
+    if (result === "no parent") throw noSuchSession(parent);
+    if (result === "parent closed") throw sessionClosed(parent);
+    // An existing session may have another parent.
+    if (result === "created") trees.learn(id, root, parent);
   }
-}
 
-/** Predicts `repeats` of the session's next call, if it is this request; see the port. */
-export async function readRepeats(
-  { link, keys, trees }: SessionContext,
-  sessionId: string,
-  requestDigest: string,
-): Promise<number> {
-  const found = await trees.find(sessionId, async (root) => {
-    const key = keys.tree(root).session(sessionId);
-    const [latest, repeats] = replyList(await link.command("hmget", key, "latest", "repeats"));
-    return latest === null ? undefined : text(latest) === requestDigest ? number(repeats) + 1 : 0;
-  });
-  return found ?? 0;
+  const port: SessionStore & Pick<CallRecordReader, "repeatsOf"> = {
+    getSession,
+
+    /** create_session: adds a session to its tree, or returns the existing one with that id. */
+    async createSession(session) {
+      const { id } = session;
+      const root = await rootFor(session);
+      const target = await pointTo(id, root);
+      if (target === root) await addToTree({ ...session, rootSessionId: root }, root);
+      const created = await getSession(id);
+      if (created === undefined) throw noSuchSession(id);
+      await trees.keepPointer(id);
+      return created;
+    },
+
+    /** Lists sessions, newest first; see the port. */
+    async listSessions(filter) {
+      const { owner, before, limit } = filter;
+      const from = before === undefined ? undefined : await listing.placeOf(before);
+      const found: Session[] = [];
+      for await (const batch of inBatches(
+        listSessionIds({ link, keys, listing }, filter, from),
+        Math.min(limit, maxSessionPage),
+      )) {
+        const loaded = await Promise.all(batch.map((id) => getSession(id)));
+        for (const session of loaded) {
+          if (session !== undefined && (owner ?? session.owner) === session.owner) found.push(session);
+        }
+        if (found.length >= limit) break;
+      }
+      return found.slice(0, limit);
+    },
+
+    /** close_session: returns the open calls of the session and its descendants. */
+    async closeSession(id) {
+      const root = (await getSession(id))?.rootSessionId;
+      if (root === undefined) throw noSuchSession(id);
+      const tree = keys.tree(root);
+      for (;;) {
+        const all = texts(await link.command("zrange", tree.sessions, 0, -1));
+        const lineages = await Promise.all(all.map((each) => trees.lineage(root, each)));
+        const closing = all.filter((_, index) => lineages[index]?.includes(id));
+        const names = closing.flatMap((each) => [
+          [`session ${each}`, tree.session(each)],
+          [`open ${each}`, tree.open(each)],
+        ]);
+        const open = await runStep(
+          "close_session",
+          root,
+          { sessions: tree.sessions, ...Object.fromEntries(names) },
+          { closing, count: all.length },
+        );
+        if (text(open) === "retry") continue;
+        return callRefs(root, texts(open));
+      }
+    },
+
+    /** Predicts `repeats` of the session's next call, if it is this request; see the port. */
+    async repeatsOf(sessionId, requestDigest) {
+      const found = await trees.find(sessionId, async (root) => {
+        const key = keys.tree(root).session(sessionId);
+        const [latest, repeats] = replyList(await link.command("hmget", key, "latest", "repeats"));
+        return latest === null ? undefined : text(latest) === requestDigest ? number(repeats) + 1 : 0;
+      });
+      return found ?? 0;
+    },
+  };
+  return { port, listing, rootListing };
 }
 
 function decode(id: string, found: Fields | undefined): Session | undefined {

@@ -4,26 +4,17 @@ import type { Settlement, SettleResult } from "../../approval/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { checkEnded, votedEvent } from "../parts.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
-import { callName, type HeldCalls } from "./call-records.ts";
+import { callName } from "./call-records.ts";
 import { decodeSettled, encodeAsked, encodeEvent, encodePart, encodeSealed } from "./events.ts";
 import type { GrantSlots } from "./grant-slots.ts";
-import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
-import type { Live } from "./live.ts";
 import { bytes, replyList, text, texts } from "./reply.ts";
-import { parentKeys, type RunStep, settleKeys } from "./steps.ts";
-import type { Trees } from "./trees.ts";
+import { parentKeys, type RedisCallContext, settleKeys } from "./steps.ts";
 
 /** State that settlements need. */
-export interface SettleContext {
-  readonly keys: Keys;
-  readonly trees: Trees;
-  readonly now: () => number;
+interface SettleContext extends RedisCallContext {
   readonly log: Logger;
   readonly slots: GrantSlots;
-  readonly held: HeldCalls;
-  readonly live: Live;
-  readonly runStep: RunStep;
 }
 
 /**

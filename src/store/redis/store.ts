@@ -1,34 +1,24 @@
 import { randomUUID } from "node:crypto";
 import type { PermissionStore } from "../../approval/ports.ts";
-import type { CallStore, OpenCallStep, OpenedCall, Store } from "../../call/ports.ts";
+import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
-import { noSuchSession } from "../../core/request-error.ts";
 import type { WorkerDirectory } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../people/ports.ts";
 import type { ExportStore, NoticeStore } from "../../reach/ports.ts";
-import { checkEnded, DamagedRecord } from "../parts.ts";
+import { DamagedRecord } from "../parts.ts";
 import { openRecordTables, type RecordTables, recordKinds } from "../record-tables.ts";
-import { createDamage, type Damage, parentEnded, refuseBackup, sessionClosed, tooManyCalls } from "../refusals.ts";
+import { createDamage, type Damage, refuseBackup } from "../refusals.ts";
 import { auditDays, auditRetention } from "../retention.ts";
 import { adoptConfirmedClock } from "./adopt-clock.ts";
 import { createRedisAsks, type RedisAsks } from "./asks.ts";
-import { callName, createHeldCalls, createRedisCallRecords } from "./call-records.ts";
+import { createHeldCalls, createRedisCallRecords } from "./call-records.ts";
 import { storeFormat } from "./contents.ts";
 import type { CopySettings } from "./copies.ts";
 import { createRedisCredentials } from "./credentials.ts";
-import { encodeEvent, encodePart, encodeSealedJson } from "./events.ts";
 import { createRedisExports, type RedisExports } from "./exports.ts";
-import { createGrantSlots } from "./grant-slots.ts";
-import {
-  type GrantContext,
-  listStoredGrants,
-  readServingGrants,
-  runAdoptGrant,
-  runConfirmGrant,
-  runRevokeGrant,
-  runTakeGrant,
-} from "./grants.ts";
-import { createKeys, type Keys } from "./keys.ts";
+import { createGrantSlots, type GrantSlots } from "./grant-slots.ts";
+import { createRedisGrants } from "./grants.ts";
+import { createKeys } from "./keys.ts";
 import { type Link, openLink } from "./link.ts";
 import { createLive } from "./live.ts";
 import { createRedisAudit, createRedisLog, type RedisAudit, type RedisLog } from "./log.ts";
@@ -37,48 +27,25 @@ import { createRedisNotices } from "./notices.ts";
 import { createRedisOutputs } from "./outputs.ts";
 import { createRedisTable, createRedisToolMemory } from "./record-table.ts";
 import { createLeases, createUnclaimedNotices, listenToReplicas, type UnclaimedNotices } from "./replica-news.ts";
-import { number, replyList, text } from "./reply.ts";
-import {
-  createSessionContext,
-  listStoredSessions,
-  readRepeats,
-  readSession,
-  runCloseSession,
-  runCreateSession,
-  type SessionContext,
-} from "./sessions.ts";
+import { text } from "./reply.ts";
+import { createRedisSessions, type RedisSessions } from "./sessions.ts";
 import { runSettlement } from "./settle.ts";
-import { callStepKeys, createSteps, type RedisCallContext } from "./steps.ts";
+import { createSteps, type RedisCallContext } from "./steps.ts";
 import { createRedisSweep } from "./sweep.ts";
-import {
-  runEscalation,
-  runFinishCall,
-  runNoteCall,
-  runNoteReport,
-  runOpenAsks,
-  runParkCall,
-  runPrepareCall,
-  runRebindCall,
-  runRecordDecisions,
-  runRecordEvents,
-  runRequestCancel,
-  runRestartCall,
-  runStartCall,
-  runTakeOver,
-} from "./transitions.ts";
+import { createRedisTransitions, runEscalation, runRecordDecisions } from "./transitions.ts";
 import { createTrees } from "./trees.ts";
 import { databaseOf, parseRedisUrl } from "./url.ts";
 import { createRedisDirectory } from "./worker-directory.ts";
 
 /** State of an open Redis store. */
-interface RedisContext extends RedisCallContext, GrantContext, SessionContext {
-  readonly link: Link;
-  readonly keys: Keys;
+interface RedisContext extends RedisCallContext {
   readonly log: Logger;
   readonly sessionLog: RedisLog;
   readonly news: RedisNews;
   readonly unclaimed: UnclaimedNotices;
+  readonly sessions: RedisSessions;
   readonly asks: RedisAsks;
+  readonly slots: GrantSlots;
   readonly audit: RedisAudit;
   readonly damage: Damage;
   readonly auditMs: number;
@@ -164,9 +131,9 @@ export async function openRedisStore(options: {
     tables: new Map<string, { refresh(): Promise<void> }>([...named, ["credentials", credentials]]),
   });
   const context: RedisContext = {
-    ...createSessionContext({ link, keys, trees, runStep }),
-    ...{ live, records, log, sessionLog, news, unclaimed, stopListening, now: link.now },
+    ...{ link, keys, trees, runStep, live, records, log, sessionLog, news, unclaimed, stopListening, now: link.now },
     held: createHeldCalls(),
+    sessions: createRedisSessions({ link, keys, trees, runStep }),
     slots: createGrantSlots({ link, keys }),
     asks: createRedisAsks({ link, keys, trees, live, records, damage }),
     audit: createRedisAudit({ link, keys }),
@@ -202,27 +169,8 @@ function callStoreOf(context: RedisContext): CallStore {
     format: storeFormat,
     isShared: true,
     now: link.now,
-    createSession: (session) => runCreateSession(context, session),
-    getSession: (id) => readSession(context, id),
-    listSessions: (filter) => listStoredSessions(context, filter),
-    closeSession: (id) => runCloseSession(context, id),
-    openCall: (opened) => runOpenCall(context, opened),
-    openAsks: (opened) => runOpenAsks(context, opened),
-    rebindCall: (rebound) => runRebindCall(context, rebound),
-    prepareCall: (prepared) => runPrepareCall(context, prepared),
-    noteCall: (noted) => runNoteCall(context, noted),
-    startCall: (started) => runStartCall(context, started),
-    recordEvents: (fence, events) => runRecordEvents(context, fence, events),
-    finishCall: (finished) => runFinishCall(context, finished),
-    requestCancel: (...cancel) => runRequestCancel(context, ...cancel),
-    noteReport: (ref, decisions) => runNoteReport(context, ref, decisions),
-    claimCall: (ref, owner, leaseMs, maxAttempts = 1) =>
-      runTakeOver(context, "claim_call", ref, { owner, leaseMs, maxAttempts }),
-    parkCall: (...parked) => runParkCall(context, ...parked),
-    resumeCall: (ref, owner, leaseMs) => runTakeOver(context, "resume_call", ref, { owner, leaseMs }),
-    adoptCall: (ref, mark, owner, leaseMs) =>
-      runTakeOver(context, "adopt_call", ref, { owner, leaseMs, mark, remote: JSON.stringify(mark) }),
-    restartCall: (...restarted) => runRestartCall(context, ...restarted),
+    ...context.sessions.port,
+    ...createRedisTransitions(context),
     renewLeases: leases.renew,
     releaseCalls: leases.release,
     orphans: leases.orphans,
@@ -233,7 +181,6 @@ function callStoreOf(context: RedisContext): CallStore {
     getCallWithAsks: asks.withCall,
     getCallOfAsk: asks.callOf,
     findAssigned: records.findAssigned,
-    repeatsOf: (sessionId, requestDigest) => readRepeats(context, sessionId, requestDigest),
     findDelegated: records.findDelegated,
     listCalls: records.list,
     ...createRedisToolMemory({ link, keys }),
@@ -257,7 +204,7 @@ function callStoreOf(context: RedisContext): CallStore {
 }
 
 function permissionStoreOf(context: RedisContext): PermissionStore {
-  const { asks, audit, slots } = context;
+  const { asks, audit } = context;
   return {
     getAsk: asks.get,
     findAsk: asks.find,
@@ -269,13 +216,7 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
     dueAsks: asks.due,
     escalate: (escalation) => runEscalation(context, escalation),
     settle: (settlement) => runSettlement(context, settlement),
-    grantsFor: (tree) => readServingGrants(context, tree),
-    adoptGrant: (root, id) => runAdoptGrant(context, root, id),
-    takeGrant: (call, id) => runTakeGrant(context, call, id),
-    getGrant: async (id) => (await slots.find(id))?.grant,
-    listGrants: (filter) => listStoredGrants(context, filter),
-    revokeGrant: (id, decisions) => runRevokeGrant(context, id, decisions),
-    confirmGrant: (id, decisions) => runConfirmGrant(context, id, decisions),
+    ...createRedisGrants(context),
     recordDecisions: (root, decisions) => runRecordDecisions(context, root, decisions),
     listDecisions: audit.list,
     listAudits: audit.gone,
@@ -306,83 +247,4 @@ function refusingDamage<Port extends object>(port: Port, damage: Pick<Damage, "r
     return [name, { ...property, value }] as const;
   });
   return Object.defineProperties({}, Object.fromEntries(wrapped)) as Port;
-}
-
-/** open_call: lists the tree as live, then accepts the call, or reads the existing one with that id. */
-async function runOpenCall(context: RedisCallContext, opened: OpenCallStep): Promise<OpenedCall> {
-  const { keys, trees, live, records, held, runStep } = context;
-  const { ref, spec, owner, leaseMs, maxOpenCalls, unrecordedCalls = 0, maxRepeats } = opened;
-  const { root, sessionId, callId } = ref;
-  const tree = keys.tree(root);
-  const name = callName(ref);
-  const pending = encodePart(sessionId, name, opened.part);
-  const start = opened.start && encodePart(sessionId, "start", opened.start);
-  if (opened.end) checkEnded(opened.end);
-  const end = opened.end && encodePart(sessionId, "end", opened.end);
-  const reads = [...(opened.reads ?? [])].flat();
-  const progress = opened.progress && encodeEvent(sessionId, { case: "progress", value: opened.progress });
-  const bytes = { ...pending.bytes, ...start?.bytes, ...end?.bytes, progress };
-  const names = {
-    ...{ calls: tree.calls(sessionId), open: tree.open(sessionId), leases: tree.leases },
-    ...callStepKeys(context, ref),
-    ...(opened.delegated && { callOf: tree.callOf }),
-    ...(end && { ended: tree.ended }),
-    ...(reads.length > 0 && { reads: tree.reads }),
-    ...(spec.parent !== undefined && { parent: tree.call(callName({ sessionId, callId: spec.parent })) }),
-  };
-  const values = {
-    ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls: maxOpenCalls - unrecordedCalls, maxRepeats },
-    request: spec.requestDigest,
-    spec: encodeSealedJson(spec),
-    collectMs: spec.delegated?.collectMs,
-    ...(reads.length > 0 && { reads }),
-    remote: opened.remote && JSON.stringify(opened.remote),
-    ...(opened.queued && { queued: opened.queued, unclaimed: [[root, sessionId, callId]] }),
-    ...opened.delegated,
-  };
-
-  // Before the start, so that a call is found by every assignment that is given out.
-  if (opened.delegated) await trees.pointTo(opened.delegated.assignment, root);
-  for (let generation = await live.enter(root); ; ) {
-    // From here on a failover that loses work refuses the step.
-    opened.checkStore?.();
-    const [result, value, last, repeats, begun, waits] = replyList(
-      await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
-    );
-    switch (text(result)) {
-      case "opened": {
-        const openedSeq = number(value);
-        const started = number(begun);
-        const assignment = started === 1 ? opened.delegated?.assignment : undefined;
-        const ended = started === 1 && end !== undefined;
-        const queued =
-          number(waits) === 1 && opened.queued ? { owner: "", queuedUntil: opened.queued.until } : undefined;
-        if (assignment !== undefined) await trees.keepPointer(assignment);
-        else if (queued) await live.sooner(root, context.now());
-        else if (!ended) held.add(owner, ref);
-        const { part: written } = started === 1 ? (end ?? start ?? pending) : pending;
-        const part = { ...written, revision: BigInt(number(last)) };
-        const version = 1 + started + (ended ? 1 : 0);
-        const versions = { version, epoch: 1, attempts: started, repeats: number(repeats) };
-        const remote = started === 1 && opened.remote ? { remote: opened.remote } : {};
-        const holder = assignment !== undefined ? { owner: "", assignment } : { owner: ended ? "" : owner };
-        return { record: { ref, part, spec, openedSeq, ...holder, ...versions, ...remote, ...queued }, created: true };
-      }
-      case "generation":
-        generation = await live.reenter(root, number(value));
-        continue;
-      case "no session":
-        throw noSuchSession(sessionId);
-      case "closed":
-        throw sessionClosed(sessionId);
-      case "no parent":
-        throw parentEnded(sessionId, spec.parent ?? "");
-      case "full":
-        throw tooManyCalls(sessionId, maxOpenCalls, spec.delegated !== undefined);
-      default: {
-        const record = await records.find(ref);
-        if (record !== undefined) return { record, created: false };
-      }
-    }
-  }
 }

@@ -12,17 +12,19 @@ import {
   recordRetentionMs,
   removedInWords,
 } from "../retention.ts";
-import { callName, ids, type RedisCallRecords } from "./call-records.ts";
+import { callName, ids } from "./call-records.ts";
 import { decodeRedisPart, encodeTombstone } from "./events.ts";
 import type { RedisExports } from "./exports.ts";
-import type { GrantContext } from "./grants.ts";
+import type { GrantSlots } from "./grant-slots.ts";
 import type { RedisAudit } from "./log.ts";
 import { chunkCount } from "./outputs.ts";
 import { bytes, inPortions, number, pairs, replyList, text, texts } from "./reply.ts";
-import { readSession, type SessionContext } from "./sessions.ts";
+import type { RedisSessions } from "./sessions.ts";
+import type { RedisCallContext } from "./steps.ts";
 
 /** State that the sweep needs. */
-interface SweepContext extends Omit<TreeSweepContext, "held">, Pick<GrantContext, "slots"> {
+interface SweepContext extends Omit<TreeSweepContext, "held"> {
+  readonly slots: GrantSlots;
   readonly log: Logger;
 }
 
@@ -35,10 +37,10 @@ export function createRedisSweep(options: SweepContext): Retention["sweep"] {
   return async () => {
     const held: HeldAudit = { bytes: 0, since: Number.POSITIVE_INFINITY };
     const context = { ...options, held };
-    const { rootListing, slots, audit, log } = context;
+    const { sessions, slots, audit, log } = context;
     const outputs: { root: string; id: string }[] = [];
     const removed: RemovedCounts = {};
-    for await (const roots of rootListing.all()) {
+    for await (const roots of sessions.rootListing.all()) {
       for (const root of roots) {
         const swept = await sweepUnlessDamaged(sweepTree(context, root, removed, isFirst), context);
         outputs.push(...(swept ?? []));
@@ -73,7 +75,7 @@ async function sweepUnlessDamaged<T>(
 
 /** Removes a grant that has been dead for long, or a listed id without a grant. */
 async function sweepGrant(
-  { link, keys, slots }: Pick<GrantContext, "link" | "keys" | "slots">,
+  { link, keys, slots }: Pick<SweepContext, "link" | "keys" | "slots">,
   id: string,
   removed: RemovedCounts,
   isFirst: boolean,
@@ -111,8 +113,8 @@ async function sweepGrant(
 }
 
 /** State that the sweep of a tree needs. */
-interface TreeSweepContext extends SessionContext {
-  readonly records: RedisCallRecords;
+interface TreeSweepContext extends Pick<RedisCallContext, "link" | "keys" | "trees" | "records"> {
+  readonly sessions: RedisSessions;
   readonly audit: RedisAudit;
   readonly damage: Damage;
   /** Retention of the audit, and the one of records that a receiver has not accepted. */
@@ -144,7 +146,7 @@ async function sweepTree(
   /** True at the first sweep of a process: records of versions before this one have TTLs. */
   removesTtls: boolean,
 ): Promise<{ root: string; id: string }[]> {
-  const { link, keys, audit } = context;
+  const { link, keys, sessions, audit } = context;
   const tree = keys.tree(root);
   const sessionIds = texts(await link.command("zrange", tree.sessions, 0, -1));
   if (sessionIds.length === 0) return await unlistEmpty(context, root);
@@ -154,7 +156,7 @@ async function sweepTree(
   const isAsked = number(await link.command("zcard", tree.asks)) > 0;
   if (!isAsked) await dropLogs(context, root, sessionIds, removed);
   await trimAudit(context, root, removed);
-  const found = await Promise.all(sessionIds.map((id) => readSession(context, id)));
+  const found = await Promise.all(sessionIds.map((id) => sessions.port.getSession(id)));
   const owners = new Set(found.flatMap((session) => session?.owner ?? []));
   if (await dropTree(context, root, sessionIds)) {
     await audit.listRemoved(root);
@@ -287,7 +289,7 @@ async function outputChunks({ link, keys }: TreeSweepContext, root: string): Pro
 
 /** Removes the sessions of a removed tree from the listings, and the pointers to them. */
 async function unlist(
-  { link, keys, trees, listing, rootListing }: TreeSweepContext,
+  { link, keys, trees, sessions: { listing, rootListing } }: TreeSweepContext,
   root: string,
   sessionIds: readonly string[],
   owners: ReadonlySet<string>,
@@ -302,7 +304,7 @@ async function unlist(
 }
 
 /** Removes a listed root without a session from the listing, unless it may just be created. */
-async function unlistEmpty({ link, audit, rootListing }: TreeSweepContext, root: string): Promise<[]> {
+async function unlistEmpty({ link, audit, sessions: { rootListing } }: TreeSweepContext, root: string): Promise<[]> {
   const entered = (await rootListing.placeOf(root)) ?? 0;
   if (entered / 1_000 > link.now() - dayMs) return [];
   await audit.listRemoved(root);
