@@ -18,7 +18,7 @@ import { createJwtCallers } from "../people/jwt.ts";
 import { createPasskeys } from "../people/passkeys.ts";
 import { createPeople } from "../people/people.ts";
 import { createProviderSignIns } from "../people/provider-sign-ins.ts";
-import type { ServiceStore } from "./store.ts";
+import type { ServiceStore } from "../store/record-tables.ts";
 
 /**
  * Opens the credentials of a service, and its persons. Replaces the approver token of an earlier version by its hash, and makes the

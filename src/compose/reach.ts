@@ -17,8 +17,8 @@ import { mayApproveAt } from "../reach/routing.ts";
 import { createSlack, createSlackCall } from "../reach/slack.ts";
 import { createSubscriptions, type PushSubscriptions } from "../reach/subscriptions.ts";
 import { createWebhook, readWebhookKey } from "../reach/webhook.ts";
+import type { ServiceStore } from "../store/record-tables.ts";
 import type { Replica } from "./replica.ts";
-import type { ServiceStore } from "./store.ts";
 
 /** Composes the channels and the outbox of a replica; undefined if there is no channel. */
 export function createReach(

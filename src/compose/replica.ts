@@ -27,6 +27,7 @@ import { builtInAgents } from "../policy/agents.ts";
 import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 import type { NoticeSender } from "../reach/ports.ts";
+import type { ServiceStore } from "../store/record-tables.ts";
 import { boundTool } from "../tool/define-tool.ts";
 import { createHooks } from "../tool/hooks.ts";
 import { byName, createRegistry } from "../tool/registry.ts";
@@ -34,7 +35,6 @@ import type { DefinedTool, Tool } from "../tool/tool.ts";
 import { createForeignTools } from "../tools/foreign/foreign-tools.ts";
 import { projectFiles } from "../tools/fs/ripgrep.ts";
 import { createConditionCheck, createPolicyParts, type PolicyConfig } from "./policy.ts";
-import type { ServiceStore } from "./store.ts";
 
 /** The settings of a replica. */
 export type ReplicaConfig = PolicyConfig &

@@ -10,8 +10,8 @@ import { type ChannelAnswerCheck, notShown } from "../reach/channel-answers.ts";
 import { readTarget } from "../reach/post.ts";
 import { createSlackCall, shownInSlack } from "../reach/slack.ts";
 import { startSlackSocket } from "../reach/slack-socket.ts";
+import type { ServiceStore } from "../store/record-tables.ts";
 import type { Replica } from "./replica.ts";
-import type { ServiceStore } from "./store.ts";
 
 /** Receives the answers that people give in Slack, over a socket for each such channel; returns how to end that. */
 export function startSlack(

@@ -1,25 +1,13 @@
 import { join } from "node:path";
 import { endOfRestored } from "../call/claims.ts";
-import type { OutputStore, Retention, Store } from "../call/ports.ts";
+import type { OutputStore, Retention } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
-import type { WorkerDirectory } from "../core/worker-directory.ts";
 import type { CredentialTable } from "../people/ports.ts";
-import type { ExportStore, NoticeStore } from "../reach/ports.ts";
 import { openLoggedCredentialFile } from "../store/credential-file.ts";
-import type { RecordTables } from "../store/record-tables.ts";
+import type { ServiceStore } from "../store/record-tables.ts";
 import { type RestoredStore, restoreBackup } from "../store/sqlite/restore.ts";
 import { openSqliteStore } from "../store/sqlite/store.ts";
-
-/** A store with the tables that people change next to its records of calls. */
-export interface ServiceStore extends Store, RecordTables {
-  credentials: CredentialTable;
-  workerDirectory: WorkerDirectory;
-  notices: NoticeStore;
-  exports: ExportStore;
-  /** Yields the bytes of a backup; refuses with BACKUP_UNSUPPORTED. */
-  backUp(): AsyncIterable<Uint8Array>;
-}
 
 /** Opens the store that the configuration names. Redis' driver is loaded only for it. */
 export async function openStore(config: Config, log: Logger): Promise<ServiceStore> {

@@ -8,13 +8,13 @@ import type { PlaceNetwork } from "../sandbox/network/session-networks.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import type { OpenedTransport, UpstreamOpener } from "../sources/mcp/upstream.ts";
 import { createUpstreamSources, type UpstreamServer, type UpstreamSources } from "../sources/mcp/upstream-sources.ts";
+import type { ServiceStore } from "../store/record-tables.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Judge } from "../tool/tool.ts";
 import { compare } from "../tools/fs/diff.ts";
 import type { Supervisor } from "../tools/process/supervisor.ts";
 import { type LastingProgram, residentBytes, startLastingProgram } from "./lasting-program.ts";
 import type { ToolProblems } from "./skills.ts";
-import type { ServiceStore } from "./store.ts";
 
 /** The parts of a replica that run MCP servers. */
 interface UpstreamParts {

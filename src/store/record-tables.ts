@@ -14,7 +14,11 @@ import {
 } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { AcceptedSourceSchema } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { WorkerDeclarationSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
+import type { Store } from "../call/ports.ts";
 import type { RecordTable } from "../core/record-table.ts";
+import type { WorkerDirectory } from "../core/worker-directory.ts";
+import type { CredentialTable } from "../people/ports.ts";
+import type { ExportStore, NoticeStore } from "../reach/ports.ts";
 import { openRecordFile } from "./record-file.ts";
 
 /** A kind of records. */
@@ -110,6 +114,16 @@ export const recordKinds = {
 export type RecordTables = {
   readonly [Kind in keyof typeof recordKinds]: RecordTable<RecordOf<(typeof recordKinds)[Kind]["schema"]>>;
 };
+
+/** An open store of a service: its ports, and the tables that people change next to its records of calls. */
+export interface ServiceStore extends Store, RecordTables {
+  credentials: CredentialTable;
+  workerDirectory: WorkerDirectory;
+  notices: NoticeStore;
+  exports: ExportStore;
+  /** Yields the bytes of a backup; refuses with BACKUP_UNSUPPORTED. */
+  backUp(): AsyncIterable<Uint8Array>;
+}
 
 /** Makes the table of each kind. */
 export async function openRecordTables(

@@ -3,10 +3,10 @@ import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/t
 import type { AskRecord } from "../../src/approval/ports.ts";
 import type { CallStore } from "../../src/call/ports.ts";
 import { inputOf, pendingPart } from "../../src/call/state.ts";
-import type { ServiceStore } from "../../src/compose/store.ts";
 import type { Config } from "../../src/config/config.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
 import type { Logger } from "../../src/core/logger.ts";
+import type { ServiceStore } from "../../src/store/record-tables.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 
 /** The steps of a call's life at which a replica can be killed or frozen. */

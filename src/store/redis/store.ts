@@ -1,12 +1,9 @@
 import { randomUUID } from "node:crypto";
 import type { PermissionStore } from "../../approval/ports.ts";
-import type { CallStore, Store } from "../../call/ports.ts";
+import type { CallStore } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
-import type { WorkerDirectory } from "../../core/worker-directory.ts";
-import type { CredentialTable } from "../../people/ports.ts";
-import type { ExportStore, NoticeStore } from "../../reach/ports.ts";
 import { DamagedRecord } from "../parts.ts";
-import { openRecordTables, type RecordTables, recordKinds } from "../record-tables.ts";
+import { openRecordTables, type RecordTables, recordKinds, type ServiceStore } from "../record-tables.ts";
 import { createDamage, type Damage, refuseBackup } from "../refusals.ts";
 import { auditDays, auditRetention } from "../retention.ts";
 import { adoptConfirmedClock } from "./adopt-clock.ts";
@@ -79,16 +76,7 @@ export async function openRedisStore(options: {
   clock?: () => number;
   /** Wraps the link, in tests. */
   through?: (link: Link) => Link;
-}): Promise<
-  Store &
-    RecordTables & {
-      credentials: CredentialTable;
-      notices: NoticeStore;
-      exports: ExportStore;
-      workerDirectory: WorkerDirectory;
-      backUp(): AsyncIterable<Uint8Array>;
-    }
-> {
+}): Promise<ServiceStore> {
   const { url, log, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const address = parseRedisUrl(url);
   const keys = createKeys(options.prefix ?? "toolgate", databaseOf(address));

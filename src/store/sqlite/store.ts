@@ -8,17 +8,14 @@ import { setTimeout } from "node:timers/promises";
 import { clone } from "@bufbuild/protobuf";
 import { packTar, type TarSource } from "modern-tar/fs";
 import { type WorkerProcess, WorkerProcessSchema } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
-import type { Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { type WorkerDirectory, workerIdOf } from "../../core/worker-directory.ts";
-import type { CredentialTable } from "../../people/ports.ts";
-import type { ExportStore, NoticeStore } from "../../reach/ports.ts";
 import { openLoggedCredentialFile } from "../credential-file.ts";
 import { StoreUnusable } from "../errors.ts";
 import { DamagedRecord, type NoteDamage } from "../parts.ts";
 import { createNewsListeners } from "../recent-events.ts";
-import { openRecordTable, openRecordTables, type RecordTables } from "../record-tables.ts";
+import { openRecordTable, openRecordTables, type ServiceStore } from "../record-tables.ts";
 import { storeFull } from "../refusals.ts";
 import { auditDays, auditRetention, jumpInWords, sleepOfMachine } from "../retention.ts";
 import { type AdoptedCopy, applyAdoptCopy, type EndOpenCall } from "./adopt-copy.ts";
@@ -154,13 +151,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
 }
 
 /** The embedded store. */
-export interface SqliteStore extends Store, RecordTables {
-  credentials: CredentialTable;
-  workerDirectory: WorkerDirectory;
-  notices: NoticeStore;
-  exports: ExportStore;
-  /** Yields the bytes of a backup. */
-  backUp(): AsyncIterable<Uint8Array>;
+export interface SqliteStore extends ServiceStore {
   /** Set if the database was a copy. */
   adopted?: AdoptedCopy;
 }
