@@ -4,21 +4,15 @@ import type { CallRef } from "../core/call-ref.ts";
 import { commandFailureOf, commandFailureWords } from "../core/command-failure.ts";
 import { RequestError } from "../core/request-error.ts";
 import { untilAborted } from "../core/within.ts";
-import type { ChangeObserver, ChildCall, ChildResult, FileWrite, TraceContext } from "../tool/tool.ts";
+import type { ChangeObserver, ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import type { CallRecord, Fence } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** Barrier for calls that start together: each arrives when it may start, and goes on when all have arrived. */
-export interface StartGate {
-  readonly isOpen: boolean;
-  /** Resolves when all have arrived; `files` are those that the call will change. Throws the signal's reason if that is aborted first. */
-  arrive(files: readonly string[], signal: AbortSignal): Promise<void>;
-  /** Reports what one of the calls is about to write. */
-  beforeWrite(writes: readonly FileWrite[]): Promise<void>;
-}
+export type StartGate = ReturnType<typeof createStartGate>;
 
 /** Creates a gate for `count` calls, which opens after `beforeStart` of the observer. */
-export function createStartGate(count: number, changes: ChangeObserver = ignored): StartGate {
+export function createStartGate(count: number, changes: ChangeObserver = ignored) {
   const opened = Promise.withResolvers<void>();
   // A call that waits for nothing else observes a failure; without such a call there is nothing to report it to.
   opened.promise.catch(() => {});
@@ -35,8 +29,13 @@ export function createStartGate(count: number, changes: ChangeObserver = ignored
     get isOpen() {
       return isOpen;
     },
+    /** Reports what one of the calls is about to write. */
     beforeWrite: changes.beforeWrite,
-    async arrive(changed, signal) {
+    /**
+     * Resolves when all have arrived; `changed` are the files that the call will change. Throws the signal's reason if that is aborted
+     * first.
+     */
+    async arrive(changed: readonly string[], signal: AbortSignal): Promise<void> {
       for (const file of changed) files.add(file);
       missing -= 1;
       if (missing === 0) opened.resolve(open());

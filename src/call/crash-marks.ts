@@ -7,13 +7,7 @@ import { isOtherProcessAlive } from "../core/worker-directory.ts";
  * Marks of the requests whose body runs before its call is recorded. They are outside the store, cost no sync, and survive a
  * crash of the process, so that a request that crashes it is not run in this way again and again.
  */
-export interface CrashMarks {
-  /** True if at least three processes ended while they ran the body of this request. */
-  isSuspect(requestDigest: string): boolean;
-  /** Marks that the body is entered; returns the function that removes the mark. */
-  enter(requestDigest: string): () => void;
-  close(): void;
-}
+export type CrashMarks = ReturnType<typeof openCrashMarks>;
 
 const maxCrashes = 3;
 const maxStoredCrashes = 1_000;
@@ -27,7 +21,7 @@ const removeMs = 50;
  * Marks are written at the end of the turn of the event loop, for all bodies that still run then: a body that does not wait for
  * anything costs no write.
  */
-export function openCrashMarks(directory: string, replicaId: string): CrashMarks {
+export function openCrashMarks(directory: string, replicaId: string) {
   mkdirSync(directory, { recursive: true, mode: 0o700 });
   const counts = new Map<string, number>();
   for (const digest of collectCrashes(directory)) counts.set(digest, (counts.get(digest) ?? 0) + 1);
@@ -54,8 +48,10 @@ export function openCrashMarks(directory: string, replicaId: string): CrashMarks
   }
 
   return {
-    isSuspect: (digest) => (counts.get(digest) ?? 0) >= maxCrashes,
-    enter(digest) {
+    /** True if at least three processes ended while they ran the body of this request. */
+    isSuspect: (digest: string): boolean => (counts.get(digest) ?? 0) >= maxCrashes,
+    /** Marks that the body is entered; returns the function that removes the mark. */
+    enter(digest: string): () => void {
       const at = (free.pop() ?? newSlot()) * markBytes;
       marks.write(digest, at, markBytes, "latin1");
       entered += 1;
@@ -77,7 +73,7 @@ export function openCrashMarks(directory: string, replicaId: string): CrashMarks
         entered -= 1;
       };
     },
-    close() {
+    close(): void {
       clearImmediate(writing);
       clearTimeout(removing);
       closeSync(fd);

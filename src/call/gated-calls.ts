@@ -84,14 +84,6 @@ async function claimAtGate(
   return claimed !== undefined;
 }
 
-/** Lets a durable parent wait for its calls without an owner. */
-interface Parking {
-  /** Counts a call that is accepted; a parent is parked only when all are. */
-  accepted(entry: Promise<CallRef>): Promise<CallRef>;
-  /** Stops the parking: the calls have ended, or the parent ends. */
-  end(): void;
-}
-
 /** Time for which a parent waits for its calls before it is parked: most end sooner. */
 const parkAfterMs = 1_000;
 
@@ -105,7 +97,7 @@ export function createParking(
   engine: Engine,
   run: ParentRun,
   { callCount, gate, leave }: { callCount: number; gate: StartGate | undefined; leave: AbortController },
-): Parking {
+) {
   const { promise: allAccepted, resolve } = Promise.withResolvers<void>();
   let missing = callCount;
   let isOff = false;
@@ -129,7 +121,8 @@ export function createParking(
     if (!isOff && !gate) timer = setTimeout(parkOrStay, parkAfterMs);
   });
   return {
-    async accepted(entry) {
+    /** Counts a call that is accepted; a parent is parked only when all are. */
+    async accepted(entry: Promise<CallRef>): Promise<CallRef> {
       try {
         return await entry;
       } catch (error) {
@@ -144,7 +137,8 @@ export function createParking(
         if (missing === 0) resolve();
       }
     },
-    end() {
+    /** Stops the parking: the calls have ended, or the parent ends. */
+    end(): void {
       isOff = true;
       clearTimeout(timer);
       resolve();

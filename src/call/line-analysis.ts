@@ -9,19 +9,7 @@ import { RequestError } from "../core/request-error.ts";
 import { isSimpleLine, type LineReading, type Readings, unreadLine } from "../policy/shell/command.ts";
 
 /** Reads command lines in a thread, so that a hostile one delays no other caller. */
-export interface LineAnalysis {
-  /**
-   * Reads lines for a principal, and their longer commands by themselves. A line that takes too long counts as not understood.
-   * Short lines without anything that nests are left to the policy.
-   */
-  read(principal: string, lines: readonly string[]): Promise<Readings>;
-  /** Counts the time of other work for a principal, such as matching its rules; what is usual for a call is free. */
-  charge(principal: string, ms: number): void;
-  /** Refuses a principal that has used up its time. */
-  checkBudget(principal: string): void;
-  /** Ends the thread; a line that is read afterwards starts another one. */
-  close(): Promise<void>;
-}
+export type LineAnalysis = ReturnType<typeof createLineAnalysis>;
 
 /** Limits of the analysis. */
 export interface AnalysisLimits {
@@ -53,7 +41,7 @@ export function createLineAnalysis({
   limits?: AnalysisLimits;
   now?: () => number;
   entry?: URL;
-}): LineAnalysis {
+}) {
   const budget = createTimeBudget(limits.windowMs, now);
   const thread = createThread(entry);
   /** The latest lines that were read to their end. The meaning of a line does not depend on its sender. */
@@ -93,7 +81,11 @@ export function createLineAnalysis({
   }
 
   return {
-    async read(principal, lines) {
+    /**
+     * Reads lines for a principal, and their longer commands by themselves. A line that takes too long counts as not understood.
+     * Short lines without anything that nests are left to the policy.
+     */
+    async read(principal: string, lines: readonly string[]): Promise<Readings> {
       const all = new Map<string, LineReading>();
       for (const line of new Set(lines)) {
         if (isSimpleLine(line)) continue;
@@ -101,10 +93,12 @@ export function createLineAnalysis({
       }
       return all;
     },
-    charge(principal, ms) {
+    /** Counts the time of other work for a principal, such as matching its rules; what is usual for a call is free. */
+    charge(principal: string, ms: number): void {
       if (ms >= freeMs) budget.spend(principal, ms);
     },
-    checkBudget(principal) {
+    /** Refuses a principal that has used up its time. */
+    checkBudget(principal: string): void {
       if (budget.usedBy(principal) < limits.budgetMs) return;
       throw new RequestError(
         ErrorReason.QUOTA_EXCEEDED,
@@ -112,6 +106,7 @@ export function createLineAnalysis({
         { limit: "analysis_ms" },
       );
     },
+    /** Ends the thread; a line that is read afterwards starts another one. */
     close: thread.end,
   };
 }

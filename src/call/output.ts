@@ -5,23 +5,7 @@ import type { Tool } from "../tool/tool.ts";
 import type { OutputStore } from "./ports.ts";
 
 /** Output of one call. Bytes are stored first, then emitted to watchers, in order; memory is bounded. */
-export interface CallOutput {
-  /**
-   * Takes the chunk, which the writer may reuse at once, and resolves when there is capacity for more. Throws `OutputLimit` for
-   * what cannot be stored whole.
-   */
-  write(chunk: Uint8Array): Promise<void>;
-  /** Resolves when everything written is stored and emitted. */
-  end(): Promise<void>;
-  /** Takes bytes that an earlier run has emitted: stores them without an event. Called before the first write. */
-  restore(data: Uint8Array): Promise<void>;
-  /** Returns the number of bytes that are stored and emitted. */
-  size(): number;
-  /** Returns what the model sees of everything written. */
-  written(): Bounded;
-  /** Returns what the model sees of a text that the tool returned at once; a text that is cut is stored first. */
-  whole(text: string): Promise<Bounded>;
-}
+export type CallOutput = ReturnType<typeof createCallOutput>;
 
 /** Bytes that may wait to be stored before a writer has to wait. */
 const maxWaitingBytes = 256 * 1024;
@@ -48,7 +32,7 @@ export function createCallOutput({
   keep: Tool["keep"];
   /** Emits events whose bytes are stored. Rejects if the call is no longer ours. */
   record(pieces: ToolOutput[]): Promise<void>;
-}): CallOutput {
+}) {
   const path = `toolgate-output:${id}`;
   const window = createWindow(keep);
   const backlog = createBacklog(2 * maxWaitingBytes);
@@ -92,7 +76,11 @@ export function createCallOutput({
   }
 
   return {
-    async write(chunk) {
+    /**
+     * Takes the chunk, which the writer may reuse at once, and resolves when there is capacity for more. Throws `OutputLimit` for
+     * what cannot be stored whole.
+     */
+    async write(chunk: Uint8Array): Promise<void> {
       check();
       if (window.size + chunk.length > limit) {
         throw new OutputLimit(
@@ -110,18 +98,23 @@ export function createCallOutput({
       await flushed;
       check();
     },
-    async end() {
+    /** Resolves when everything written is stored and emitted. */
+    async end(): Promise<void> {
       while ((backlog.size > 0 && failure === undefined) || flushing) await startFlush();
       check();
     },
-    async restore(data) {
+    /** Takes bytes that an earlier run has emitted: stores them without an event. Called before the first write. */
+    async restore(data: Uint8Array): Promise<void> {
       window.push(data);
       await store.append(root, id, data);
       stored += data.length;
     },
-    size: () => stored,
-    written: () => window.bound(stored + backlog.size > 0 ? path : null),
-    async whole(text) {
+    /** Returns the number of bytes that are stored and emitted. */
+    size: (): number => stored,
+    /** Returns what the model sees of everything written. */
+    written: (): Bounded => window.bound(stored + backlog.size > 0 ? path : null),
+    /** Returns what the model sees of a text that the tool returned at once; a text that is cut is stored first. */
+    async whole(text: string): Promise<Bounded> {
       const data = Buffer.from(text);
       const all = createWindow(keep);
       all.push(data);
@@ -132,31 +125,24 @@ export function createCallOutput({
   };
 }
 
-/** Bytes that wait to be stored. Two buffers take turns, however much is written: one is stored while the other fills. */
-interface Backlog {
-  /** Bytes that wait. */
-  readonly size: number;
-  /** Copies a chunk to the end. */
-  add(chunk: Uint8Array): void;
-  /** Takes everything that waits; the bytes are valid until `release`. */
-  take(): Buffer;
-  /** Makes the buffer of what was taken last available again. */
-  release(): void;
-}
-
 const empty = Buffer.alloc(0);
 
-/** Creates an empty backlog. A buffer over `maxRetainedBytes` is dropped after use. */
-export function createBacklog(maxRetainedBytes: number): Backlog {
+/**
+ * Creates an empty backlog of bytes that wait to be stored. Two buffers take turns, however much is written: one is stored while the
+ * other fills. A buffer over `maxRetainedBytes` is dropped after use.
+ */
+export function createBacklog(maxRetainedBytes: number) {
   let filling = empty;
   let spare = empty;
   let taken = empty;
   let size = 0;
   return {
+    /** Bytes that wait. */
     get size() {
       return size;
     },
-    add(chunk) {
+    /** Copies a chunk to the end. */
+    add(chunk: Uint8Array): void {
       const wanted = size + chunk.length;
       if (wanted > filling.length) {
         const larger = Buffer.allocUnsafe(Math.max(wanted, Math.min(2 * filling.length, maxRetainedBytes)));
@@ -166,7 +152,8 @@ export function createBacklog(maxRetainedBytes: number): Backlog {
       filling.set(chunk, size);
       size = wanted;
     },
-    take() {
+    /** Takes everything that waits; the bytes are valid until `release`. */
+    take(): Buffer {
       const data = filling.subarray(0, size);
       taken = filling;
       filling = spare;
@@ -174,7 +161,8 @@ export function createBacklog(maxRetainedBytes: number): Backlog {
       size = 0;
       return data;
     },
-    release() {
+    /** Makes the buffer of what was taken last available again. */
+    release(): void {
       if (taken.length <= maxRetainedBytes) spare = taken;
       taken = empty;
     },

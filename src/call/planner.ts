@@ -81,44 +81,39 @@ export interface PlannedTool {
 }
 
 /** Answers questions about calls and rules. Runs and records nothing. */
-export interface Planner {
-  /** Plans a call: what it would do and ask. */
-  plan(principal: Principal, request: PlanToolRequest): Promise<PlannedTool>;
-  /** Explains which rule decides, for each pattern as given. */
-  explain(
-    principal: Principal,
-    request: ExplainPermissionRequest,
-  ): Promise<{ action: PermissionAction; decisions: PermissionDecision[] }>;
-  /** Lists the rules for an agent in a session or a workspace: first the layers that are read as one list, then the narrowing ones. */
-  rules(
-    principal: Principal,
-    request: Pick<ListRulesRequest, "place" | "agent">,
-  ): Promise<{ agent: string; workspace: string; lists: readonly LayerRules[] }>;
-  /** Lists the permissions that can ask for an agent, by the configured rules alone. */
-  asking(agent: string): string[];
-  /** Lists the tools that an agent may see. */
-  tools(principal: Principal, request: ToolViewer): Promise<{ tools: ToolDefinition[]; workspace: string }>;
-  /** Returns one of them; refused if there is none of this name. */
-  tool(principal: Principal, request: GetToolRequest): Promise<ToolDefinition>;
-}
+export type Planner = ReturnType<typeof createPlanner>;
 
 /** Creates the planner of a replica. */
-export function createPlanner(parts: PlannerParts): Planner {
+export function createPlanner(parts: PlannerParts) {
   const { layersFor, policy, registry, sessions } = parts;
   return {
-    plan: (principal, request) => planTool(parts, principal, request),
-    explain: (principal, request) => explainPermission(parts, principal, request),
-    async rules(principal, { place, agent }) {
+    /** Plans a call: what it would do and ask. */
+    plan: (principal: Principal, request: PlanToolRequest): Promise<PlannedTool> => planTool(parts, principal, request),
+    /** Explains which rule decides, for each pattern as given. */
+    explain: (
+      principal: Principal,
+      request: ExplainPermissionRequest,
+    ): Promise<{ action: PermissionAction; decisions: PermissionDecision[] }> =>
+      explainPermission(parts, principal, request),
+    /** Lists the rules for an agent in a session or a workspace: first the layers that are read as one list, then the narrowing ones. */
+    async rules(
+      principal: Principal,
+      { place, agent }: Pick<ListRulesRequest, "place" | "agent">,
+    ): Promise<{ agent: string; workspace: string; lists: readonly LayerRules[] }> {
       const [sessionId, workspace] = place.case === "sessionId" ? [place.value, ""] : ["", place.value];
       const scope = await openScope(parts, principal, sessionId, workspace);
       const subject = placeFor(scope, sessions.agentFor(principal, agent, scope.session));
       const { wide, narrow } = layersFor(subject);
       return { agent: subject.agent, workspace: scope.workspace.name, lists: [...wide, ...narrow] };
     },
-    asking: (agent) =>
+    /** Lists the permissions that can ask for an agent, by the configured rules alone. */
+    asking: (agent: string): string[] =>
       policy.asking(layersFor({ session: undefined, ancestors: [], agent }), knownPermissions(registry.all())),
-    tools: (principal, request) => listTools(parts, principal, request),
-    async tool(principal, request) {
+    /** Lists the tools that an agent may see. */
+    tools: (principal: Principal, request: ToolViewer): Promise<{ tools: ToolDefinition[]; workspace: string }> =>
+      listTools(parts, principal, request),
+    /** Returns one of them; refused if there is none of this name. */
+    async tool(principal: Principal, request: GetToolRequest): Promise<ToolDefinition> {
       const { tools } = await listTools(parts, principal, request, request.name);
       return tools[0] ?? refuseUnknown(request.name);
     },

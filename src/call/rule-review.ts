@@ -38,16 +38,7 @@ interface RuleReviewParts extends AuditSource, Pick<AskStore, "findAsk"> {
 type Suggestions = MessageInitShape<typeof SuggestRulesResponseSchema>;
 
 /** Reads the past, so that people can review the rules. */
-export interface RuleReview {
-  /** Suggests rules; for one request the rule that would have answered it. */
-  suggest(
-    principal: Principal,
-    days: SuggestRulesRequest["days"],
-    request: PermissionRequest | undefined,
-  ): Promise<Suggestions>;
-  /** Counts the requests to people. */
-  attention(principal: Principal, days: number): Promise<MessageInitShape<typeof GetAttentionResponseSchema>>;
-}
+export type RuleReview = ReturnType<typeof createRuleReview>;
 
 const maxMs = 10_000;
 const budgetMs = 30_000;
@@ -59,7 +50,7 @@ const readAtOnce = 50;
 const dayMs = 86_400_000;
 
 /** Creates the review of a replica. It runs one reading at a time, in short turns, and caches the results. */
-export function createRuleReview(parts: RuleReviewParts): RuleReview {
+export function createRuleReview(parts: RuleReviewParts) {
   const { clock = () => performance.now(), now } = parts;
   const budget = createTimeBudget(windowMs, clock);
   const results = new Map<string, { until: number; result: Promise<unknown> }>();
@@ -87,7 +78,12 @@ export function createRuleReview(parts: RuleReviewParts): RuleReview {
   const fromOf = (days: number) => now() - days * dayMs;
 
   return {
-    async suggest(principal, days, request) {
+    /** Suggests rules; for one request the rule that would have answered it. */
+    async suggest(
+      principal: Principal,
+      days: SuggestRulesRequest["days"],
+      request: PermissionRequest | undefined,
+    ): Promise<Suggestions> {
       const wanted = request && pastRequestOf(request, { time: request.created });
       if (wanted && (!wanted.isHarmless || wanted.pattern === undefined)) return {};
       const name = nameOf("suggest", principal, days);
@@ -96,7 +92,8 @@ export function createRuleReview(parts: RuleReviewParts): RuleReview {
       const rules = found.rules.filter((rule) => ruleKeyOf(rule) === ruleKeyOf(wanted));
       return { ...found, misses: [], rules, toml: tomlOf(rules) };
     },
-    attention: (principal, days) =>
+    /** Counts the requests to people. */
+    attention: (principal: Principal, days: number): Promise<MessageInitShape<typeof GetAttentionResponseSchema>> =>
       cached(nameOf("attention", principal, days), principal, async (isLate) => {
         const reading = { isCut: false };
         const entries = entriesOf(parts, principal, () => isLate(), reading);

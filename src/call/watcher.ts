@@ -20,16 +20,7 @@ export type SeesAsk = ((request: Pick<PermissionRequest, "sessionId" | "ancestry
 };
 
 /** Watches permission requests across sessions. */
-export interface Watcher {
-  /** Returns which requests a principal may see, limited to a session and its descendants if one is named. */
-  visibility(principal: Principal, sessionId: string): Promise<SeesAsk>;
-  /** Yields the open requests, then a mark, then every request, vote and settlement, until the signal is aborted. */
-  watch(
-    principal: Principal,
-    options: { sessionId: string; heartbeatMs?: number | undefined },
-    signal: AbortSignal,
-  ): AsyncGenerator<WatchedAsk>;
-}
+export type Watcher = ReturnType<typeof createWatcher>;
 
 interface WatcherParts {
   store: Logs;
@@ -38,14 +29,21 @@ interface WatcherParts {
 }
 
 /** Creates the watcher of a replica. */
-export function createWatcher(parts: WatcherParts): Watcher {
+export function createWatcher(parts: WatcherParts) {
   // The log of a session also has the requests of its descendants.
   const feed = createFeed(parts, async (event, { id }) =>
     isAboutAsk(event) && event.event.value.sessionId === id ? event : undefined,
   );
   return {
-    visibility: (principal, sessionId) => askVisibility(parts, principal, sessionId),
-    async *watch(principal, { sessionId, heartbeatMs: beatMs = defaultHeartbeatMs }, signal) {
+    /** Returns which requests a principal may see, limited to a session and its descendants if one is named. */
+    visibility: (principal: Principal, sessionId: string): Promise<SeesAsk> =>
+      askVisibility(parts, principal, sessionId),
+    /** Yields the open requests, then a mark, then every request, vote and settlement, until the signal is aborted. */
+    async *watch(
+      principal: Principal,
+      { sessionId, heartbeatMs: beatMs = defaultHeartbeatMs }: { sessionId: string; heartbeatMs?: number | undefined },
+      signal: AbortSignal,
+    ): AsyncGenerator<WatchedAsk> {
       const sees = await askVisibility(parts, principal, sessionId);
       const reader = {
         sees: ({ rootSessionId }: Session) => sees.root === undefined || rootSessionId === sees.root,

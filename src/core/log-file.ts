@@ -118,15 +118,7 @@ async function shift(path: string, maxFiles: number): Promise<void> {
 }
 
 /** A place that log lines go to. It never blocks or throws: lines that it cannot take are dropped and counted. */
-export interface LogTarget {
-  write(line: string): void;
-  /** Number of lines that were dropped since the start. */
-  dropped(): number;
-  /** Resolves when every line so far is written or dropped. */
-  flush(): Promise<void>;
-  /** Writes the queued lines at once; only for the end of the process. */
-  flushNow(): void;
-}
+export type LogTarget = ReturnType<typeof createLogTarget>;
 
 /** Writes text to a file or a stream. */
 export interface LogSink {
@@ -149,7 +141,7 @@ export function createLogTarget({
   onFailure?: (error: unknown) => void;
   /** Called after lines were dropped, once the target has written all queued lines. */
   onDropped?: (count: number) => void;
-}): LogTarget {
+}) {
   let queue: string[] = [];
   let queuedBytes = 0;
   let dropped = 0;
@@ -188,7 +180,7 @@ export function createLogTarget({
   }
 
   return {
-    write(line) {
+    write(line: string): void {
       if (queuedBytes + line.length > maxQueuedBytes) {
         dropped += 1;
         return;
@@ -199,9 +191,12 @@ export function createLogTarget({
         draining = undefined;
       });
     },
-    dropped: () => dropped,
-    flush: async () => draining,
-    flushNow() {
+    /** Number of lines that were dropped since the start. */
+    dropped: (): number => dropped,
+    /** Resolves when every line so far is written or dropped. */
+    flush: async (): Promise<void> => draining,
+    /** Writes the queued lines at once; only for the end of the process. */
+    flushNow(): void {
       const lines = take();
       if (lines.length === 0) return;
       try {

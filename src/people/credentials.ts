@@ -18,7 +18,7 @@ import {
   signedInBy,
   signInMs,
 } from "./credential.ts";
-import { type ConfiguredToken, createKnownCredentials, type KnownCredentials } from "./known-credentials.ts";
+import { type ConfiguredToken, createKnownCredentials } from "./known-credentials.ts";
 import type { People } from "./people.ts";
 import { newLocalPerson } from "./person.ts";
 import type { PersonRules } from "./person-rules.ts";
@@ -39,34 +39,7 @@ interface SignInRequest extends Pick<Credential, "label" | "uid"> {
 }
 
 /** The credentials of the table, and the codes with which people get one. */
-export interface Credentials extends KnownCredentials {
-  /** Creates a code for another device of a person; without a creator it makes a new person with the role approver. */
-  createCode(creator?: Principal): { code: string; expires: number };
-  /** Creates a code that makes a new person with the role approver; without a name the sign-in gives it. */
-  invite(creator: Principal, name: string): Promise<{ code: string; expires: number }>;
-  /**
-   * Exchanges a code for a credential of 30 days. `token` is made by the caller if the token has a special form; `uid` is the user
-   * of the operating system that signs in.
-   */
-  signIn(request: SignInRequest): Promise<IssuedCredential>;
-  /** Creates a credential on behalf of a principal. */
-  create(
-    creator: Principal,
-    rights: CredentialRights,
-    fields: Pick<Credential, "label" | "expires">,
-  ): Promise<IssuedCredential>;
-  list(): readonly Credential[];
-  /** Revokes a credential, and ends the streams of its principal. */
-  revoke(id: string): Promise<Credential>;
-  /** Revokes a person, and all its sign-ins. */
-  revokePerson(by: Principal, id: string): Promise<PersonRecord>;
-  /** Returns the time of the store, in ms. */
-  now(): number;
-  /** Returns the time of the last request with a credential; 0 if it is not known. */
-  lastSeen(id: string): number;
-  /** Reads changes of other processes, ends what has expired, and removes what ended long ago. */
-  refresh(): Promise<void>;
-}
+export type Credentials = ReturnType<typeof createCredentials>;
 
 /** Creates the credentials over their tables and the configured tokens; `now` is ms since the epoch. */
 export function createCredentials({
@@ -83,7 +56,7 @@ export function createCredentials({
   now: () => number;
   configured?: () => readonly ConfiguredToken[];
   rules?: () => PersonRules;
-}): Credentials {
+}) {
   const codes = createSignInCodes(now);
   const failures = createFailureCount(now);
   const known = createKnownCredentials({ table, people, configured, rules, now });
@@ -98,8 +71,10 @@ export function createCredentials({
 
   return {
     ...known,
+    /** Returns the time of the store, in ms. */
     now,
-    createCode(creator) {
+    /** Creates a code for another device of a person; without a creator it makes a new person with the role approver. */
+    createCode(creator?: Principal): { code: string; expires: number } {
       if (creator === undefined) return codes.create(approverRights);
       const { roles, agents, workspaces, id, lineage, identity } = creator;
       const own = table.current().find((credential) => credential.id === id);
@@ -114,12 +89,17 @@ export function createCredentials({
         person: identity?.person,
       });
     },
-    async invite(creator, name) {
+    /** Creates a code that makes a new person with the role approver; without a name the sign-in gives it. */
+    async invite(creator: Principal, name: string): Promise<{ code: string; expires: number }> {
       const code = codes.create({ ...approverRights, name, invitedBy: creator.id });
       await people.noteInvited(creator, name);
       return code;
     },
-    async signIn({ code, label, uid, name = "", token = newToken() }) {
+    /**
+     * Exchanges a code for a credential of 30 days. `token` is made by the caller if the token has a special form; `uid` is the user
+     * of the operating system that signs in.
+     */
+    async signIn({ code, label, uid, name = "", token = newToken() }: SignInRequest): Promise<IssuedCredential> {
       const rights = codes.take(code);
       const owner = rights?.person;
       // A code ends with the sign-in that made it.
@@ -146,28 +126,37 @@ export function createCredentials({
         await people.noteFirst({ id: credential.id, identity: { person, method: AnswerMethod.SESSION } }, person);
       return { token, credential };
     },
-    async create(creator, rights, fields) {
+    /** Creates a credential on behalf of a principal. */
+    async create(
+      creator: Principal,
+      rights: CredentialRights,
+      fields: Pick<Credential, "label" | "expires">,
+    ): Promise<IssuedCredential> {
       const token = newToken();
       const credential = createdBy(creator, newCredential(token, rights, { ...fields, created: now() }));
       await table.add(credential);
       return { token, credential };
     },
-    list: () => table.current(),
-    async revoke(id) {
+    list: (): readonly Credential[] => table.current(),
+    /** Revokes a credential, and ends the streams of its principal. */
+    async revoke(id: string): Promise<Credential> {
       const revoked = await table.revoke(id, now());
       if (revoked === undefined) throw noSuchCredential(id);
       known.endInvalid();
       return revoked;
     },
-    async revokePerson(by, id) {
+    /** Revokes a person, and all its sign-ins. */
+    async revokePerson(by: Principal, id: string): Promise<PersonRecord> {
       const record = await people.revoke(by, id);
       const own = table.current().filter(({ personId, revoked }) => personId === id && revoked === 0);
       for (const credential of own) await table.revoke(credential.id, now());
       known.endInvalid();
       return record;
     },
-    lastSeen: (id) => Math.max(storedLastSeen(id), known.seen().get(id) ?? 0),
-    async refresh() {
+    /** Returns the time of the last request with a credential; 0 if it is not known. */
+    lastSeen: (id: string): number => Math.max(storedLastSeen(id), known.seen().get(id) ?? 0),
+    /** Reads changes of other processes, ends what has expired, and removes what ended long ago. */
+    async refresh(): Promise<void> {
       await Promise.all([table.refresh(), people.refresh(), lastSeen.refresh()]);
       known.endInvalid();
       const old = table.current().filter((credential) => endOf(credential) + memoryMs <= now());
@@ -241,21 +230,11 @@ interface CodeRights extends CredentialRights {
   readonly invitedBy?: string | undefined;
 }
 
-/** One-time sign-in codes. Only their hashes are in memory, and nowhere else. */
-interface SignInCodes {
-  /** Creates a code, and returns it with the time from which it is refused. */
-  create(rights: CodeRights): { code: string; expires: number };
-  /** Takes a code: returns its rights once, afterwards undefined. */
-  take(code: string): CodeRights | undefined;
-  /** Makes a code that was taken valid again, until the time at which it expires: its credential could not be stored. */
-  giveBack(code: string): void;
-}
-
 /** Time for which a code is valid. */
 export const codeMs = 600_000;
 
-/** Creates the codes; `now` is ms since the epoch. */
-export function createSignInCodes(now: () => number): SignInCodes {
+/** Creates one-time sign-in codes. Only their hashes are in memory, and nowhere else. `now` is ms since the epoch. */
+export function createSignInCodes(now: () => number) {
   const codes = new Map<string, { rights: CodeRights; expires: number; isTaken: boolean }>();
 
   function dropExpired(): void {
@@ -268,7 +247,8 @@ export function createSignInCodes(now: () => number): SignInCodes {
   }
 
   return {
-    create(rights) {
+    /** Creates a code, and returns it with the time from which it is refused. */
+    create(rights: CodeRights): { code: string; expires: number } {
       dropExpired();
       const [oldest] = codes.keys();
       if (codes.size >= maxCodes && oldest !== undefined) codes.delete(oldest);
@@ -277,13 +257,15 @@ export function createSignInCodes(now: () => number): SignInCodes {
       codes.set(hashOfCode(code), { rights, expires, isTaken: false });
       return { code, expires };
     },
-    take(code) {
+    /** Takes a code: returns its rights once, afterwards undefined. */
+    take(code: string): CodeRights | undefined {
       const found = find(code);
       if (found === undefined || found.isTaken) return undefined;
       found.isTaken = true;
       return found.rights;
     },
-    giveBack(code) {
+    /** Makes a code that was taken valid again, until the time at which it expires: its credential could not be stored. */
+    giveBack(code: string): void {
       const found = find(code);
       if (found) found.isTaken = false;
     },

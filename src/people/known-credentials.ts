@@ -23,20 +23,7 @@ export interface ConfiguredToken extends CredentialRights {
 }
 
 /** The secrets that are accepted: the credentials of the table and the tokens of the configuration. */
-export interface KnownCredentials {
-  /** Returns the principal whose token has this SHA-256; undefined if it is unknown, revoked or expired. */
-  principalOf(sha256: Buffer): Principal | undefined;
-  /** Returns the principal of a secret that is accepted, by its id; undefined if it is unknown, revoked or expired. */
-  principalWithId(id: string): Principal | undefined;
-  /** Returns a person who has a secret that may answer now, with the lineages of all of theirs; undefined if there is none. */
-  answererOf(personId: string): { person: Person; lineage: Principal["lineage"] } | undefined;
-  /** Returns the groups of a person at this moment; undefined for one who was revoked. */
-  groupsNow(person: Person): readonly string[] | undefined;
-  /** Ends the requests and streams of secrets that are no longer accepted, or that have other rights now. */
-  endInvalid(): void;
-  /** Returns the times of the last requests by the id of their secret, as far as this process served them. */
-  seen(): ReadonlyMap<string, number>;
-}
+export type KnownCredentials = ReturnType<typeof createKnownCredentials>;
 
 /** Entry of a secret, in the table or in the configuration. */
 type SecretRecord = ConfiguredToken &
@@ -62,7 +49,7 @@ export function createKnownCredentials({
   configured: () => readonly ConfiguredToken[];
   rules: () => PersonRules;
   now: () => number;
-}): KnownCredentials {
+}) {
   const seen = new Map<string, number>();
   let persons: ReturnType<People["current"]> = [];
   let stored: readonly Credential[] = [];
@@ -104,13 +91,17 @@ export function createKnownCredentials({
   }
 
   return {
+    /** Ends the requests and streams of secrets that are no longer accepted, or that have other rights now. */
     endInvalid,
-    seen: () => seen,
-    principalWithId(id) {
+    /** Returns the times of the last requests by the id of their secret, as far as this process served them. */
+    seen: (): ReadonlyMap<string, number> => seen,
+    /** Returns the principal of a secret that is accepted, by its id; undefined if it is unknown, revoked or expired. */
+    principalWithId(id: string): Principal | undefined {
       endInvalid();
       return [...known.values()].find((secret) => secret.record.id === id && isValid(secret))?.principal;
     },
-    answererOf(personId) {
+    /** Returns a person who has a secret that may answer now, with the lineages of all of theirs; undefined if there is none. */
+    answererOf(personId: string): { person: Person; lineage: Principal["lineage"] } | undefined {
       readChanges();
       if (people.find(personId) === undefined) return undefined;
       const own = [...known.values()].filter(({ principal }) => principal.identity?.person.id === personId);
@@ -118,11 +109,13 @@ export function createKnownCredentials({
       const person = answering?.principal.identity?.person;
       return person && { person, lineage: [personId, ...own.flatMap(({ principal }) => principal.lineage)] };
     },
-    groupsNow(person) {
+    /** Returns the groups of a person at this moment; undefined for one who was revoked. */
+    groupsNow(person: Person): readonly string[] | undefined {
       const record = people.find(person.id) ?? create(PersonRecordSchema, { id: person.id, person });
       return record.revoked > 0 ? undefined : groupsOf(record, rules(), now());
     },
-    principalOf(sha256) {
+    /** Returns the principal whose token has this SHA-256; undefined if it is unknown, revoked or expired. */
+    principalOf(sha256: Buffer): Principal | undefined {
       // A configured token of no person needs no look at the tables, which costs a system call.
       const quick = configured() === tokens ? find(sha256) : undefined;
       if (quick && quick.record.person === undefined && tokens.includes(quick.record)) return quick.principal;
@@ -207,18 +200,14 @@ function credentialEnded(): RequestError {
 }
 
 /** Tokens of agents that this service started, each for one run. They are in memory only, and end with the process. */
-export interface RunTokens {
-  /** Creates a token for a principal that is bound to one session, and returns the function that revokes it. */
-  issue(principal: Principal & Required<Pick<Principal, "session">>): { token: string; revoke(): void };
-  /** Returns the principal whose token has this SHA-256. */
-  principalOf(sha256: Buffer): Principal | undefined;
-}
+export type RunTokens = ReturnType<typeof createRunTokens>;
 
 /** Creates a table without tokens. */
-export function createRunTokens(): RunTokens {
+export function createRunTokens() {
   const principals = new Map<string, Principal>();
   return {
-    issue(principal) {
+    /** Creates a token for a principal that is bound to one session, and returns the function that revokes it. */
+    issue(principal: Principal & Required<Pick<Principal, "session">>): { token: string; revoke(): void } {
       const token = newToken();
       const sha256 = hash("sha256", token, "hex");
       const ending = new AbortController();
@@ -231,8 +220,9 @@ export function createRunTokens(): RunTokens {
         },
       };
     },
+    /** Returns the principal whose token has this SHA-256. */
     // A lookup by hash reveals by its time nothing about a token.
-    principalOf: (sha256) => principals.get(sha256.toString("hex")),
+    principalOf: (sha256: Buffer): Principal | undefined => principals.get(sha256.toString("hex")),
   };
 }
 

@@ -4,16 +4,7 @@ import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 
 /** Tokens that were verified once, by their SHA-256 in hex. They are in memory only. */
-export interface Proofs {
-  has(sha256: string): boolean;
-  /** Accepts a token until a time, in ms since the epoch; it makes room for it if there are too many. */
-  add(sha256: string, principal: Omit<Principal, "ended">, expires: number): void;
-  /** Returns the principal of a token that was verified. */
-  principalOf(sha256: Buffer): Principal | undefined;
-  principalWithId(id: string): Principal | undefined;
-  /** Ends the streams of tokens that have expired, and those of all tokens if the rules are others. */
-  endInvalid(): void;
-}
+export type Proofs = ReturnType<typeof createProofs>;
 
 /** A token that was verified. */
 interface Verified {
@@ -23,7 +14,7 @@ interface Verified {
 }
 
 /** Creates an empty set of tokens, which are valid while the rules are those by which they were verified. */
-export function createProofs(rules: () => unknown, now: () => number): Proofs {
+export function createProofs(rules: () => unknown, now: () => number) {
   const known = new Map<string, Verified>();
   let inForce = rules();
 
@@ -33,20 +24,23 @@ export function createProofs(rules: () => unknown, now: () => number): Proofs {
   }
 
   return {
-    has: (sha256) => known.has(sha256),
-    add(sha256, principal, expires) {
+    has: (sha256: string): boolean => known.has(sha256),
+    /** Accepts a token until a time, in ms since the epoch; it makes room for it if there are too many. */
+    add(sha256: string, principal: Omit<Principal, "ended">, expires: number): void {
       const oldest = known.entries().next().value;
       if (known.size >= maxKnown && oldest !== undefined) end(...oldest);
       const ending = new AbortController();
       known.set(sha256, { principal: { ...principal, ended: ending.signal }, expires, ending });
     },
-    principalOf(sha256) {
+    /** Returns the principal of a token that was verified. */
+    principalOf(sha256: Buffer): Principal | undefined {
       const found = known.get(sha256.toString("hex"));
       return found !== undefined && rules() === inForce && found.expires > now() ? found.principal : undefined;
     },
-    principalWithId: (id) =>
+    principalWithId: (id: string): Principal | undefined =>
       [...known.values()].find(({ principal, expires }) => principal.id === id && expires > now())?.principal,
-    endInvalid() {
+    /** Ends the streams of tokens that have expired, and those of all tokens if the rules are others. */
+    endInvalid(): void {
       const changed = rules() !== inForce && !isDeepStrictEqual(rules(), inForce);
       inForce = rules();
       for (const [sha256, verified] of known) if (changed || verified.expires <= now()) end(sha256, verified);

@@ -6,14 +6,7 @@ import type { ExportCursor, ExportStore } from "./ports.ts";
 import { answerOf, failureOf, type ProviderTarget, post } from "./post.ts";
 
 /** Sends the audit to its receivers, each chain in order and each record at least once. */
-export interface AuditExport {
-  /** Begins a round for each receiver that has none; the service calls it once a second. */
-  tick(): void;
-  /** Counts by receiver. */
-  counts(): ReadonlyMap<string, ExportCounts>;
-  /** Aborts what is being sent, and lets another replica go on at once. */
-  close(): Promise<void>;
-}
+export type AuditExport = ReturnType<typeof createAuditExport>;
 
 /** Counters of a receiver. */
 export interface ExportCounts {
@@ -74,7 +67,7 @@ export function createAuditExport(options: {
   /** Time of the store. */
   now: () => number;
   log: Logger;
-}): AuditExport {
+}) {
   const { store, listDecisions, replicaId: owner, now, log } = options;
   const closing = new AbortController();
   const states = new Map([...options.receivers].map(([name, receive]) => [name, stateOf(receive)] as const));
@@ -155,7 +148,8 @@ export function createAuditExport(options: {
   }
 
   return {
-    tick() {
+    /** Begins a round for each receiver that has none; the service calls it once a second. */
+    tick(): void {
       for (const [receiver, state] of states) {
         // Both end before the next round: two that run would send the same records twice.
         state.round ??= Promise.allSettled([run(receiver, state), countLosses()]).then((ends) => {
@@ -165,8 +159,11 @@ export function createAuditExport(options: {
         });
       }
     },
-    counts: () => new Map([...states].map(([name, { counts }]) => [name, counts] as const)),
-    async close() {
+    /** Counts by receiver. */
+    counts: (): ReadonlyMap<string, ExportCounts> =>
+      new Map([...states].map(([name, { counts }]) => [name, counts] as const)),
+    /** Aborts what is being sent, and lets another replica go on at once. */
+    async close(): Promise<void> {
       closing.abort();
       for (const [receiver, { round }] of states) {
         await round;

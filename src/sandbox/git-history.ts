@@ -10,12 +10,7 @@ import { createGitIndexReader, gitDirectoriesOf, type ReadGitIndex, refsStateOf 
 import type { Sandbox } from "./sandbox.ts";
 
 /** Finds the names of the files that repositories hold, also in their history. */
-export interface GitHistory {
-  /** Returns the names of the repository in a top directory. */
-  namesOf(top: string): Promise<GitNames>;
-  /** Ends all searches. */
-  close(): void;
-}
+export type GitHistory = ReturnType<typeof createGitHistory>;
 
 /** Names of one repository that are known, and the state of the search for more. */
 interface KnownHistory {
@@ -45,7 +40,7 @@ export function createGitHistory({
   maxWaitMs?: number;
   maxSearchMs?: number;
   maxNames?: number;
-}): GitHistory {
+}) {
   const histories = new Map<string, KnownHistory>();
   const closing = new AbortController();
   const readIndex = createGitIndexReader();
@@ -72,7 +67,8 @@ export function createGitHistory({
   }
 
   return {
-    async namesOf(top) {
+    /** Returns the names of the repository in a top directory. */
+    async namesOf(top: string): Promise<GitNames> {
       const git = gitDirectoriesOf(top);
       if (git === undefined) return noNames;
       const state = refsStateOf(git);
@@ -89,7 +85,8 @@ export function createGitHistory({
       await within(maxWaitMs, Promise.resolve(history.search), () => undefined);
       return namesIn(history, join(git.own, "index"), readIndex);
     },
-    close: () => closing.abort(),
+    /** Ends all searches. */
+    close: (): void => closing.abort(),
   };
 }
 

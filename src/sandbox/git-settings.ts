@@ -18,15 +18,10 @@ export const gitSettings: readonly (readonly [name: string, value: string])[] = 
 ];
 
 /** Puts the settings into git's system file, where a command without our variables (`env -i`) finds them, too. */
-export interface GitSystemFile {
-  /** Path of the file that the host lacks, so that nothing can be mounted there; undefined if it exists or git is not installed. */
-  missing(): Promise<string | undefined>;
-  share(): Promise<LayerShare>;
-  close(): void;
-}
+export type GitSystemFile = ReturnType<typeof createGitSystemFile>;
 
 /** Creates it. The host's own settings stay, before ours; a change of them is noticed by the next command. */
-export function createGitSystemFile(): GitSystemFile {
+export function createGitSystemFile() {
   let path: Promise<string | undefined> | undefined;
   let stored: { version: string; descriptor: number } | undefined;
 
@@ -43,11 +38,12 @@ export function createGitSystemFile(): GitSystemFile {
   };
 
   return {
-    async missing() {
+    /** Path of the file that the host lacks, so that nothing can be mounted there; undefined if it exists or git is not installed. */
+    async missing(): Promise<string | undefined> {
       const named = await systemFile();
       return named === undefined || statOf(named) ? undefined : named;
     },
-    async share() {
+    async share(): Promise<LayerShare> {
       const named = await systemFile();
       const stats = named === undefined ? undefined : statOf(named);
       if (named === undefined || stats === undefined) return {};
@@ -60,7 +56,7 @@ export function createGitSystemFile(): GitSystemFile {
         release: async () => closeSync(descriptor),
       };
     },
-    close() {
+    close(): void {
       if (stored) closeSync(stored.descriptor);
       stored = undefined;
     },

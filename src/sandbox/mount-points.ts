@@ -27,18 +27,7 @@ export interface MountTraces {
 }
 
 /** Files and directories on the host that exist only for the mounts of commands. */
-export interface MountPoints {
-  /**
-   * Collects the placeholders that exist, also those that are made meanwhile, until `stop` is called. Their paths count as absent:
-   * a placeholder disappears with the last command that uses it.
-   */
-  watch(): { paths: ReadonlySet<string>; stop(): void };
-  /** Makes the placeholders of one command that do not exist. */
-  hold(traces: MountTraces): HeldMountPoints;
-  /** Removes what services left that ended without releasing it. */
-  recover(): void;
-  close(): void;
-}
+export type MountPoints = ReturnType<typeof createMountPoints>;
 
 /** The mount points of one command. */
 export interface HeldMountPoints {
@@ -64,7 +53,7 @@ interface Placeholder {
  * Creates the mount points. `directory` holds a list of them for each process, written before they are made, so that the next
  * start can remove them after a crash. Only empty directories and files that were made for a mount are ever removed.
  */
-export function createMountPoints(directory: string | undefined): MountPoints {
+export function createMountPoints(directory: string | undefined) {
   const placeholders = new Map<string, Placeholder>();
   const watching = new Set<Set<string>>();
   const list = directory === undefined ? undefined : openList(directory);
@@ -159,14 +148,19 @@ export function createMountPoints(directory: string | undefined): MountPoints {
   }
 
   return {
-    watch() {
+    /**
+     * Collects the placeholders that exist, also those that are made meanwhile, until `stop` is called. Their paths count as absent:
+     * a placeholder disappears with the last command that uses it.
+     */
+    watch(): { paths: ReadonlySet<string>; stop(): void } {
       const paths = new Set(
         placeholders.entries().flatMap(([path, { resting }]) => (resting === undefined ? [path] : [])),
       );
       watching.add(paths);
       return { paths, stop: () => void watching.delete(paths) };
     },
-    hold(traces) {
+    /** Makes the placeholders of one command that do not exist. */
+    hold(traces: MountTraces): HeldMountPoints {
       const entry = list?.add(traces);
       // Without an entry in the list a crash would leave placeholders for ever.
       const isStored = list === undefined || entry !== undefined;
@@ -185,7 +179,8 @@ export function createMountPoints(directory: string | undefined): MountPoints {
         },
       };
     },
-    recover() {
+    /** Removes what services left that ended without releasing it. */
+    recover(): void {
       if (directory === undefined) return;
       for (const name of readdirSync(directory)) {
         const pid = Number.parseInt(name, 10);
@@ -199,7 +194,7 @@ export function createMountPoints(directory: string | undefined): MountPoints {
         if (!isOtherProcessAlive(Number.parseInt(name, 10))) removeIfEmpty(join(resting, name));
       removeIfEmpty(resting);
     },
-    close: () => list?.close(),
+    close: (): void => list?.close(),
   };
 }
 

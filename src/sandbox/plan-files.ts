@@ -171,22 +171,7 @@ function mayMatchBelow(pattern: string, directory: string): boolean {
 }
 
 /** Plans mounts in a thread, so that a large workspace delays no other caller. */
-export interface MountPlanner {
-  /** Plans the mounts of one command; throws if that fails or takes too long. */
-  plan(request: PlanRequest): Promise<Planned>;
-  /**
-   * Plans the mounts of a command that starts now. The plan is verified while they are made, unless they are there already; the command
-   * must not start before.
-   */
-  planStart(request: PlanRequest, isMounted: boolean): Promise<StartPlan>;
-  /** Lists what the command of a plan made although it may not. `request` may allow more than the plan did. */
-  created(
-    request: PlanRequest,
-    before: Pick<Planned, "open"> & Pick<VerifiedPlan, "present">,
-  ): Promise<RestrictedPath[]>;
-  /** Ends the thread; plans that are under way fail. */
-  close(): void;
-}
+export type MountPlanner = ReturnType<typeof createMountPlanner>;
 
 /** A plan, and its verification. */
 interface StartPlan {
@@ -198,7 +183,7 @@ interface StartPlan {
 const maxPlanMs = 30_000;
 
 /** Creates the planner, whose thread starts with the first plan. */
-export function createMountPlanner(): MountPlanner {
+export function createMountPlanner() {
   let thread: Promise<Worker> | undefined;
   let lastId = 0;
 
@@ -214,13 +199,18 @@ export function createMountPlanner(): MountPlanner {
   }
 
   return {
-    async plan(request) {
+    /** Plans the mounts of one command; throws if that fails or takes too long. */
+    async plan(request: PlanRequest): Promise<Planned> {
       const [id, worker] = [++lastId, await startedThread()];
       const planned = answerTo(worker, id);
       send(worker, { id, plan: request });
       return planIn(await planned);
     },
-    async planStart(request, isMounted) {
+    /**
+     * Plans the mounts of a command that starts now. The plan is verified while they are made, unless they are there already; the command
+     * must not start before.
+     */
+    async planStart(request: PlanRequest, isMounted: boolean): Promise<StartPlan> {
       const [id, verifyId, worker] = [++lastId, ++lastId, await startedThread()];
       const planned = answerTo(worker, id);
       const verified = answerTo(worker, verifyId).then(verifiedIn);
@@ -229,7 +219,11 @@ export function createMountPlanner(): MountPlanner {
       send(worker, { id, plan: request, verifyId, isMounted });
       return { planned: planIn(await planned), verified };
     },
-    async created(request, { open, present }) {
+    /** Lists what the command of a plan made although it may not. `request` may allow more than the plan did. */
+    async created(
+      request: PlanRequest,
+      { open, present }: Pick<Planned, "open"> & Pick<VerifiedPlan, "present">,
+    ): Promise<RestrictedPath[]> {
       const [id, worker] = [++lastId, await startedThread()];
       const listed = answerTo(worker, id);
       send(worker, { id, restricted: request, open });
@@ -242,7 +236,8 @@ export function createMountPlanner(): MountPlanner {
         ({ path, identity }) => !identities.has(identity) && (!paths.has(path) || isLink(identity)),
       );
     },
-    close() {
+    /** Ends the thread; plans that are under way fail. */
+    close(): void {
       void thread?.then((worker) => worker.terminate()).catch(() => {});
     },
   };

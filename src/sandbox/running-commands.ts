@@ -16,14 +16,7 @@ export interface RunningCommand extends AllowedMeanwhile {
 }
 
 /** The commands that run now, with the files that are mounted for them, and what others change meanwhile. */
-export interface RunningCommands {
-  /** Adds a command before its mounts are made. `mounted` are the files that are mounted over one by one. */
-  enter(files: Pick<PlaceFiles, "edit" | "editTrees">, mounted: readonly string[]): RunningCommand;
-  /** Checks if a file is mounted over for a running command: another file of its name would not be covered. */
-  isMounted(path: string): boolean;
-  /** Reports that a call has written, or an approver allowed, a path. */
-  wrote(path: string): void;
-}
+export type RunningCommands = ReturnType<typeof createRunningCommands>;
 
 interface Entry {
   edit: Set<string>;
@@ -32,10 +25,14 @@ interface Entry {
 }
 
 /** Creates the list of running commands of one service. */
-export function createRunningCommands(): RunningCommands {
+export function createRunningCommands() {
   const entries = new Set<Entry>();
   return {
-    enter({ edit, editTrees = [] }, mounted) {
+    /** Adds a command before its mounts are made. `mounted` are the files that are mounted over one by one. */
+    enter(
+      { edit, editTrees = [] }: Pick<PlaceFiles, "edit" | "editTrees">,
+      mounted: readonly string[],
+    ): RunningCommand {
       const entry: Entry = { edit: new Set(edit), editTrees: new Set(editTrees), mounted };
       // What one was allowed may appear while another one runs.
       for (const other of entries) {
@@ -47,8 +44,10 @@ export function createRunningCommands(): RunningCommands {
       entries.add(entry);
       return { edit: entry.edit, editTrees: entry.editTrees, leave: () => void entries.delete(entry) };
     },
-    isMounted: (path) => [...entries].some(({ mounted }) => mounted.includes(path)),
-    wrote(path) {
+    /** Checks if a file is mounted over for a running command: another file of its name would not be covered. */
+    isMounted: (path: string): boolean => [...entries].some(({ mounted }) => mounted.includes(path)),
+    /** Reports that a call has written, or an approver allowed, a path. */
+    wrote(path: string): void {
       for (const { editTrees } of entries) editTrees.add(path);
     },
   };

@@ -215,18 +215,15 @@ export const refusedCalls = {
 } satisfies Record<string, Numbers>;
 
 /** The filters of system calls, each assembled when it is first used. */
-export interface SeccompFilters {
-  /** Returns the share that filters the system calls of one command; empty on an architecture without a filter. */
-  share(switches: SystemCallSwitches): LayerShare;
-  close(): void;
-}
+export type SeccompFilters = ReturnType<typeof createSeccompFilters>;
 
 /** Creates the filters. Each is a file without a name, opened again for each command, since bubblewrap reads to its end. */
-export function createSeccompFilters(): SeccompFilters {
+export function createSeccompFilters() {
   const architecture = filterArchitecture();
   const files = new Map<string, number>();
   return {
-    share({ unixSockets, ptrace }) {
+    /** Returns the share that filters the system calls of one command; empty on an architecture without a filter. */
+    share({ unixSockets, ptrace }: SystemCallSwitches): LayerShare {
       if (architecture === undefined) return {};
       const key = `${unixSockets} ${ptrace}`;
       const file = files.get(key) ?? openUnnamed(assembleFilter(architecture, { unixSockets, ptrace }));
@@ -238,7 +235,7 @@ export function createSeccompFilters(): SeccompFilters {
         release: async () => closeSync(descriptor),
       };
     },
-    close() {
+    close(): void {
       for (const file of files.values()) closeSync(file);
       files.clear();
     },

@@ -10,18 +10,7 @@ import type { LayerShare } from "./layers.ts";
  * Directories of session trees, whose commands share them: one for temporary files, which they see as /tmp and /var/tmp, and one
  * for the caches of tools, to which links in the home directory lead.
  */
-export interface SessionDirectories {
-  /**
-   * Returns the share that replaces the temporary directories and /run; empty ones for a command without a session.
-   */
-  share(
-    confinement: Pick<AgentConfinement, "profile" | "network">,
-    session: string | undefined,
-    links?: CacheLinks,
-  ): LayerShare;
-  /** Removes those of sessions that no longer exist, and those that no command has used for a day. */
-  sweep(exists: (session: string) => Promise<boolean>): Promise<void>;
-}
+export type SessionDirectories = ReturnType<typeof createSessionDirectories>;
 
 /** The home directory, and the names of the caches in it that become links. */
 export interface CacheLinks {
@@ -33,9 +22,16 @@ export interface CacheLinks {
 export const sharedTemporary: ReadonlySet<string> = new Set([tmpdir(), "/tmp", "/var/tmp"]);
 
 /** Creates the directories below `root`; without it, commands get empty ones. */
-export function createSessionDirectories(root: string | undefined, maxIdleMs = 86_400_000): SessionDirectories {
+export function createSessionDirectories(root: string | undefined, maxIdleMs = 86_400_000) {
   return {
-    share({ profile, network }, session, links) {
+    /**
+     * Returns the share that replaces the temporary directories and /run; empty ones for a command without a session.
+     */
+    share(
+      { profile, network }: Pick<AgentConfinement, "profile" | "network">,
+      session: string | undefined,
+      links?: CacheLinks,
+    ): LayerShare {
       const isKept = root !== undefined && session !== undefined && profile !== "read-only";
       const own = isKept ? openDirectories(join(root, nameOf(session))) : undefined;
       return {
@@ -50,7 +46,8 @@ export function createSessionDirectories(root: string | undefined, maxIdleMs = 8
         },
       };
     },
-    async sweep(exists) {
+    /** Removes those of sessions that no longer exist, and those that no command has used for a day. */
+    async sweep(exists: (session: string) => Promise<boolean>): Promise<void> {
       if (root === undefined) return;
       for (const name of await readdir(root).catch(() => [])) {
         const { mtimeMs } = await stat(join(root, name));

@@ -1,18 +1,10 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 
 /** Cache of the latest events of the sessions in use: live watchers read nothing from disk. */
-export interface RecentEvents {
-  /** Adds the next event of a session. A gap before it drops the older events; an event older than the last one is ignored. */
-  add(event: SessionEvent, bytes: Uint8Array): void;
-  /** Returns the event with this sequence number, with its binary form. */
-  at(sessionId: string, seq: bigint): RecentEvent | undefined;
-  /** Returns the events after a sequence number, up to about `maxBytes`; undefined if some of them are not cached. */
-  after(sessionId: string, seq: number, maxBytes: number): SessionEvent[] | undefined;
-  forget(sessionId: string): void;
-}
+export type RecentEvents = ReturnType<typeof createRecentEvents>;
 
 /** Creates a cache that is bounded per session, and in total by evicting the sessions without news for longest. */
-export function createRecentEvents({ maxEvents, maxBytes, maxTotalBytes }: RecentLimits): RecentEvents {
+export function createRecentEvents({ maxEvents, maxBytes, maxTotalBytes }: RecentLimits) {
   // In order of the last news.
   const sessions = new Map<string, Recent>();
   let total = 0;
@@ -24,7 +16,8 @@ export function createRecentEvents({ maxEvents, maxBytes, maxTotalBytes }: Recen
 
   return {
     forget,
-    add(event, bytes) {
+    /** Adds the next event of a session. A gap before it drops the older events; an event older than the last one is ignored. */
+    add(event: SessionEvent, bytes: Uint8Array): void {
       const { sessionId } = event;
       const known = sessions.get(sessionId);
       if (known !== undefined && event.seq < known.next) return;
@@ -43,11 +36,13 @@ export function createRecentEvents({ maxEvents, maxBytes, maxTotalBytes }: Recen
         forget(oldest);
       }
     },
-    at(sessionId, seq) {
+    /** Returns the event with this sequence number, with its binary form. */
+    at(sessionId: string, seq: bigint): RecentEvent | undefined {
       const recent = sessions.get(sessionId);
       return recent?.entries[Number(seq - recent.next) + recent.entries.length];
     },
-    after(sessionId, seq, pageBytes) {
+    /** Returns the events after a sequence number, up to about `pageBytes`; undefined if some of them are not cached. */
+    after(sessionId: string, seq: number, pageBytes: number): SessionEvent[] | undefined {
       const recent = sessions.get(sessionId);
       const first = recent?.entries[0]?.event.seq;
       if (recent === undefined || first === undefined || seq + 1 < first) return undefined;

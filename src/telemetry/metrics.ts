@@ -339,16 +339,10 @@ export function workerMetrics(
 }
 
 /** Counts of values by upper bounds. */
-export interface Histogram {
-  readonly count: number;
-  readonly sum: number;
-  add(value: number): void;
-  /** Returns the samples in the text format of Prometheus, without the metric's name. */
-  samples(label: string): string[];
-}
+export type Histogram = ReturnType<typeof createHistogram>;
 
 /** Creates an empty histogram with ascending bounds. */
-export function createHistogram(bounds: readonly number[]): Histogram {
+export function createHistogram(bounds: readonly number[]) {
   const within = bounds.map(() => 0);
   let count = 0;
   let sum = 0;
@@ -359,12 +353,13 @@ export function createHistogram(bounds: readonly number[]): Histogram {
     get sum() {
       return sum;
     },
-    add(value) {
+    add(value: number): void {
       count += 1;
       sum += value;
       for (const [i, bound] of bounds.entries()) if (value <= bound) within[i] = (within[i] ?? 0) + 1;
     },
-    samples(label) {
+    /** Returns the samples in the text format of Prometheus, without the metric's name. */
+    samples(label: string): string[] {
       return [
         ...bounds.map((bound, i) => `_bucket{${label},le="${bound}"} ${within[i]}`),
         `_bucket{${label},le="+Inf"} ${count}`,

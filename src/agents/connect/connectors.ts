@@ -20,33 +20,27 @@ import type { Credentials } from "../../people/credentials.ts";
 import { agentFacts, foreignFaults } from "../hooks/agent-facts.ts";
 
 /** The registered connectors of agents. */
-export interface Connectors {
-  /** Stores a connector; one of the same kind and place is replaced. */
-  register(connector: Omit<RegisterConnectorRequest, "$typeName">, registeredBy: string): Promise<Connector>;
-  /** Removes a connector and returns it. */
-  unregister(id: string): Promise<Connector>;
-  /** Returns the connectors, newest first. */
-  list(): readonly Connector[];
-  /** Returns the files that all connectors wrote; always the same array until the connectors change. */
-  files(): readonly string[];
-  /** Reads changes of other replicas. */
-  refresh(): Promise<void>;
-}
+export type Connectors = ReturnType<typeof createConnectors>;
 
 /** Creates the connectors over a table; `now` is ms since the epoch. */
-export function createConnectors(table: RecordTable<Connector>, now: () => number): Connectors {
+export function createConnectors(table: RecordTable<Connector>, now: () => number) {
   let read: readonly Connector[] = [];
   let files: readonly string[] = [];
 
   return {
-    async register({ kind, place, mcpName, files, uid, enforced, systemLevel }, registeredBy) {
+    /** Stores a connector; one of the same kind and place is replaced. */
+    async register(
+      { kind, place, mcpName, files, uid, enforced, systemLevel }: Omit<RegisterConnectorRequest, "$typeName">,
+      registeredBy: string,
+    ): Promise<Connector> {
       const id = connectorId(kind, place);
       const fields = { id, kind, place, mcpName, files, uid, enforced, systemLevel };
       const connector = create(ConnectorSchema, { ...fields, created: now(), registeredBy });
       await table.put(connector);
       return connector;
     },
-    async unregister(id) {
+    /** Removes a connector and returns it. */
+    async unregister(id: string): Promise<Connector> {
       const removed = await table.remove(id);
       if (removed !== undefined) return removed;
       throw new RequestError(
@@ -55,8 +49,10 @@ export function createConnectors(table: RecordTable<Connector>, now: () => numbe
         { connector_id: id },
       );
     },
-    list: () => table.current().toSorted((one, other) => other.created - one.created),
-    files() {
+    /** Returns the connectors, newest first. */
+    list: (): readonly Connector[] => table.current().toSorted((one, other) => other.created - one.created),
+    /** Returns the files that all connectors wrote; always the same array until the connectors change. */
+    files(): readonly string[] {
       const current = table.current();
       if (current !== read) {
         read = current;
@@ -64,6 +60,7 @@ export function createConnectors(table: RecordTable<Connector>, now: () => numbe
       }
       return files;
     },
+    /** Reads changes of other replicas. */
     refresh: table.refresh,
   };
 }
@@ -73,16 +70,7 @@ function connectorId(kind: string, place: string): string {
 }
 
 /** Finds out over which users of the operating system approvals hold. */
-export interface EnforcementCheck {
-  /** True if an answer needs another user than its call. */
-  readonly requiresOtherUser: boolean;
-  /** Returns the principal with its user, where that counts; remembers the users that can approve. */
-  identify(principal: Principal, peer: Peer): Principal;
-  /** Judges the agents that run as this user, also by their connectors; undefined if the user is unknown. */
-  judge(uid: number | undefined): Enforcement;
-  /** Judges the agent of one connector. */
-  judgeConnector(connector: Connector): Enforcement;
-}
+export type EnforcementCheck = ReturnType<typeof createEnforcement>;
 
 /** Creates the judgement. `serviceUid` is undefined on systems without user numbers. */
 export function createEnforcement({
@@ -103,7 +91,7 @@ export function createEnforcement({
   connectors: Pick<Connectors, "list">;
   /** The reason why some commands run without the filter of system calls; undefined if none does. */
   unfiltered: string | undefined;
-}): EnforcementCheck {
+}) {
   /** Principals that approved, by the user of their connection. */
   const approvers = new Map<number, string>();
 
@@ -139,16 +127,21 @@ export function createEnforcement({
     );
 
   return {
+    /** True if an answer needs another user than its call. */
     requiresOtherUser,
-    identify(principal, { isLocal, uid }) {
+    /** Returns the principal with its user, where that counts; remembers the users that can approve. */
+    identify(principal: Principal, { isLocal, uid }: Peer): Principal {
       if (uid !== undefined && [...principal.roles].some(canApprove)) approvers.set(uid, principal.id);
       return requiresOtherUser && isLocal ? { ...principal, user: uid ?? "hidden" } : principal;
     },
-    judge(uid) {
+    /** Judges the agents that run as this user, also by their connectors; undefined if the user is unknown. */
+    judge(uid: number | undefined): Enforcement {
       const own = connectors.list().filter((connector) => connector.uid === uid);
       return toEnforcement(problem(uid) ?? own.map(problemOfConnector).find((reason) => reason !== undefined));
     },
-    judgeConnector: (connector) => toEnforcement(problem(connector.uid) ?? problemOfConnector(connector)),
+    /** Judges the agent of one connector. */
+    judgeConnector: (connector: Connector): Enforcement =>
+      toEnforcement(problem(connector.uid) ?? problemOfConnector(connector)),
   };
 }
 

@@ -15,13 +15,7 @@ export interface McpCall {
  * Calls whose responses said that they had no result yet. The next identical call continues the oldest of them, once: a model
  * that repeats its call gets the result of the first one, and one that makes the same call twice gets two.
  */
-export interface UncollectedCalls {
-  add(call: McpCall): void;
-  /** Returns the oldest uncollected call with the same session, tool and input, which then counts as collected. */
-  take(call: Omit<McpCall, "callId">): McpCall | undefined;
-  /** Returns an uncollected call by its id; it then counts as collected. */
-  collect(sessionId: string, callId: string): McpCall | undefined;
-}
+export type UncollectedCalls = ReturnType<typeof createCollection>;
 
 /** Time for which the result of an uncollected call can be collected by an identical call. */
 export const uncollectedMs = 30 * 60_000;
@@ -36,7 +30,7 @@ export function createUncollectedCalls(now: () => number = Date.now): (principal
   return forEachPrincipal(() => createCollection(now), now);
 }
 
-function createCollection(now: () => number): UncollectedCalls {
+function createCollection(now: () => number) {
   /** Oldest first. */
   const calls = new Map<string, { call: McpCall; key: string; length: number; added: number }>();
   let total = 0;
@@ -54,7 +48,7 @@ function createCollection(now: () => number): UncollectedCalls {
   }
 
   return {
-    add(call) {
+    add(call: McpCall): void {
       const [id, key] = [idOf(call.sessionId, call.callId), keyOf(call)];
       const length = jsonLength(call);
       remove(id);
@@ -66,12 +60,14 @@ function createCollection(now: () => number): UncollectedCalls {
       total += length;
       idsByKey.set(key, (idsByKey.get(key) ?? new Set()).add(id));
     },
-    take(request) {
+    /** Returns the oldest uncollected call with the same session, tool and input, which then counts as collected. */
+    take(request: Omit<McpCall, "callId">): McpCall | undefined {
       if (calls.size === 0) return undefined;
       const [oldest] = idsByKey.get(keyOf(request)) ?? [];
       return oldest === undefined ? undefined : remove(oldest);
     },
-    collect: (sessionId, callId) => remove(idOf(sessionId, callId)),
+    /** Returns an uncollected call by its id; it then counts as collected. */
+    collect: (sessionId: string, callId: string): McpCall | undefined => remove(idOf(sessionId, callId)),
   };
 }
 

@@ -1,21 +1,10 @@
 import type { AgentRunner } from "./runner.ts";
 
 /** The agent runners of this replica. */
-export interface RunnerRegistry {
-  /** Adds a runner and returns the function that removes it. */
-  add(runner: AgentRunner): () => void;
-  /** Runners that take runs of sessions of a principal, or all, in the order in which they were added. */
-  of(principal?: string): readonly AgentRunner[];
-  /** Returns the runner that holds a run. */
-  holderOf(run: string): AgentRunner | undefined;
-  /** Picks the runner of an agent with the most free capacity; `problem` says why there is none and what to do. */
-  pick(agent: string, principal: string): { runner: AgentRunner } | { problem: string };
-  /** Counts a run that a runner will start, until the returned function is called. */
-  reserve(runner: AgentRunner): () => void;
-}
+export type RunnerRegistry = ReturnType<typeof createRunnerRegistry>;
 
 /** Creates a registry without runners. */
-export function createRunnerRegistry(): RunnerRegistry {
+export function createRunnerRegistry() {
   let runners: readonly AgentRunner[] = [];
   const reserved = new WeakMap<AgentRunner, number>();
   const count = (runner: AgentRunner, change: number) => reserved.set(runner, (reserved.get(runner) ?? 0) + change);
@@ -23,15 +12,19 @@ export function createRunnerRegistry(): RunnerRegistry {
   const of = (principal?: string) =>
     principal === undefined ? runners : runners.filter((runner) => runner.serves(principal));
   return {
-    add(runner) {
+    /** Adds a runner and returns the function that removes it. */
+    add(runner: AgentRunner): () => void {
       runners = [...runners, runner];
       return () => {
         runners = runners.filter((other) => other !== runner);
       };
     },
+    /** Runners that take runs of sessions of a principal, or all, in the order in which they were added. */
     of,
-    holderOf: (run) => runners.find(({ surviving }) => surviving?.holds(run)),
-    pick(agent, principal) {
+    /** Returns the runner that holds a run. */
+    holderOf: (run: string): AgentRunner | undefined => runners.find(({ surviving }) => surviving?.holds(run)),
+    /** Picks the runner of an agent with the most free capacity; `problem` says why there is none and what to do. */
+    pick(agent: string, principal: string): { runner: AgentRunner } | { problem: string } {
       const own = of(principal);
       const able = own.filter((runner) => runner.agents().includes(agent));
       if (able.length === 0) return { problem: noRunner(agent, own) };
@@ -39,7 +32,8 @@ export function createRunnerRegistry(): RunnerRegistry {
       if (freest === undefined || capacityOf(freest) < 1) return { problem: allBusy(agent, able) };
       return { runner: freest };
     },
-    reserve(runner) {
+    /** Counts a run that a runner will start, until the returned function is called. */
+    reserve(runner: AgentRunner): () => void {
       count(runner, 1);
       return () => count(runner, -1);
     },

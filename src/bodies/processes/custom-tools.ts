@@ -9,22 +9,7 @@ import { readSources, type SourceFile, type Sources, type ToolSource, workspaceP
 import { createFileStamp, hashFiles, type PathStamps, type Trust } from "./trust.ts";
 
 /** Tools and plugins from files, which processes run. */
-export interface CustomTools {
-  /**
-   * Loads what has changed for one workspace root, or what was loaded and has changed in all. Files that cannot be loaded become
-   * problems; it never throws. It resolves at once if nothing has changed.
-   */
-  refresh(workspace: string): Promise<void>;
-  /** Files that are not loaded, or policy files that are not trusted as they are, of those that serve in a workspace root. */
-  problems(workspace: string): Problem[];
-  /** The reason to deny all calls in a workspace root: a plugin that may guard them is not loaded. */
-  guardProblem(workspace: string): string | undefined;
-  /** Loads the plugins of the configuration in one workspace root; returns why one that is not optional is not loaded. */
-  checkPlugins(workspace: string): Promise<string | undefined>;
-  /** Describes the processes. */
-  list(): Promise<Source[]>;
-  close(): Promise<void>;
-}
+export type CustomTools = ReturnType<typeof createCustomTools>;
 
 /** The files whose tools and plugins serve. */
 export interface CustomToolFiles {
@@ -49,7 +34,7 @@ interface WorkspaceSources {
 export function createCustomTools(
   files: CustomToolFiles,
   { report, ...parts }: ProcessParts & { trust: Trust; report(problem: Problem): void },
-): CustomTools {
+) {
   const roots = new Map(
     [...files.workspaces].map(([name, directory]) => [
       name,
@@ -73,7 +58,11 @@ export function createCustomTools(
     }
   };
   return {
-    async refresh(workspace) {
+    /**
+     * Loads what has changed for one workspace root, or what was loaded and has changed in all. Files that cannot be loaded become
+     * problems; it never throws. It resolves at once if nothing has changed.
+     */
+    async refresh(workspace: string): Promise<void> {
       const root = roots.get(workspace);
       if (root === undefined) return;
       if (seen.size === 0) setImmediate(() => seen.clear());
@@ -83,21 +72,25 @@ export function createCustomTools(
       await root.last;
       reportNew(root.sources);
     },
-    problems: (workspace) => sourcesIn(workspace).flatMap(({ problems }) => problems()),
-    guardProblem: (workspace) => firstGuardProblem(sourcesIn(workspace)),
-    async checkPlugins(workspace) {
+    /** Files that are not loaded, or policy files that are not trusted as they are, of those that serve in a workspace root. */
+    problems: (workspace: string): Problem[] => sourcesIn(workspace).flatMap(({ problems }) => problems()),
+    /** The reason to deny all calls in a workspace root: a plugin that may guard them is not loaded. */
+    guardProblem: (workspace: string): string | undefined => firstGuardProblem(sourcesIn(workspace)),
+    /** Loads the plugins of the configuration in one workspace root; returns why one that is not optional is not loaded. */
+    async checkPlugins(workspace: string): Promise<string | undefined> {
       const plugins = sourcesIn(workspace).filter(({ isConfigured }) => isConfigured);
       await refreshAll(plugins);
       reportNew(plugins);
       return firstGuardProblem(plugins);
     },
-    async list() {
+    /** Describes the processes. */
+    async list(): Promise<Source[]> {
       const described = await Promise.all(all().map((source) => source.describe()));
       const sources = described.flatMap((source) => (source ? create(SourceSchema, source) : []));
       const placeOf = ({ workspace, name }: Source) => `${workspace}\0${name}`;
       return sources.sort((one, other) => (placeOf(one) < placeOf(other) ? -1 : 1));
     },
-    close: async () => void (await Promise.all(all().map((source) => source.close()))),
+    close: async (): Promise<void> => void (await Promise.all(all().map((source) => source.close()))),
   };
 }
 

@@ -46,25 +46,7 @@ export interface FilesToLoad {
 }
 
 /** The tools and hooks of one source in one workspace, and the processes that loaded them. */
-export interface ProcessSource {
-  /** Loads these files if they or what they import has changed. */
-  load(wanted: FilesToLoad): Promise<void>;
-  /** Problems of the files, and of a process that ended. */
-  problems(): Problem[];
-  /** The problem because of which the present version is not loaded, or does not run although it should. */
-  missing(): Problem | undefined;
-  /** Removes all tools and hooks, and stops the processes. */
-  unload(): void;
-  /** Keeps running what was loaded, since it cannot be loaded again. */
-  hold(): void;
-  /** Paths of the files that were loaded. */
-  loadedFiles(): string[];
-  /** Reports whether a process that crashed or could not be loaded may be started again by now. */
-  isDue(): boolean;
-  /** Describes it for people; undefined if nothing was to be loaded. */
-  describe(): Promise<MessageInitShape<typeof SourceSchema> | undefined>;
-  close(): Promise<void>;
-}
+export type ProcessSource = ReturnType<typeof createProcessSource>;
 
 /** A process that loaded one version. */
 interface Generation {
@@ -103,7 +85,7 @@ export function createProcessSource(
   place: ToolProcessPlace,
   { kind, rank, isOptional = false }: { kind: WorkerFileKind; rank: number; isOptional?: boolean },
   parts: ProcessParts,
-): ProcessSource {
+) {
   const state: State = {
     ...{ place, kind, rank, isOptional, parts },
     ...{ attempted: undefined, current: undefined, failed: undefined, served: new Map(), problems: [] },
@@ -111,15 +93,23 @@ export function createProcessSource(
     unregister: () => {},
   };
   return {
-    load: (wanted) => load(state, wanted),
-    unload: () => unload(state),
-    hold: () => holdServing(state),
-    loadedFiles: () => Object.keys(state.current ? hashesOf(state.current.hello) : {}),
-    isDue: () => (state.failed ?? state.current?.process)?.isDue() ?? false,
-    problems: () => [...state.problems, ...crashOf(state)],
-    missing: () => (state.isMissing ? state.problems : crashOf(state))[0],
-    describe: () => describe(state),
-    async close() {
+    /** Loads these files if they or what they import has changed. */
+    load: (wanted: FilesToLoad): Promise<void> => load(state, wanted),
+    /** Removes all tools and hooks, and stops the processes. */
+    unload: (): void => unload(state),
+    /** Keeps running what was loaded, since it cannot be loaded again. */
+    hold: (): void => holdServing(state),
+    /** Paths of the files that were loaded. */
+    loadedFiles: (): string[] => Object.keys(state.current ? hashesOf(state.current.hello) : {}),
+    /** Reports whether a process that crashed or could not be loaded may be started again by now. */
+    isDue: (): boolean => (state.failed ?? state.current?.process)?.isDue() ?? false,
+    /** Problems of the files, and of a process that ended. */
+    problems: (): Problem[] => [...state.problems, ...crashOf(state)],
+    /** The problem because of which the present version is not loaded, or does not run although it should. */
+    missing: (): Problem | undefined => (state.isMissing ? state.problems : crashOf(state))[0],
+    /** Describes it for people; undefined if nothing was to be loaded. */
+    describe: (): Promise<MessageInitShape<typeof SourceSchema> | undefined> => describe(state),
+    async close(): Promise<void> {
       const processes = processesOf(state);
       unload(state);
       await Promise.all(processes.map((process) => process.close()));

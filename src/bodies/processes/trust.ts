@@ -6,19 +6,7 @@ import * as z from "zod";
 import { readRegularFile } from "../../core/read-files.ts";
 
 /** The workspaces whose code may run in the service, by canonical path, each with the digests of what was reviewed. */
-export interface Trust {
-  /** Returns the digest of the trusted code; undefined if none is trusted. */
-  get(workspace: string): Promise<string | undefined>;
-  /** Returns the SHA-256 of the trusted policy file; undefined if none is trusted. */
-  policyOf(workspace: string): Promise<string | undefined>;
-  /** Returns the SHA-256 of each trusted skill, by its path in the workspace; undefined if the workspace is not trusted. */
-  skillsOf(workspace: string): Promise<ReadonlyMap<string, string> | undefined>;
-  /** Returns the path of the record, which changes with it. */
-  fileOf(workspace: string): string;
-  /** Trusts code by its digest; `policy` is the SHA-256 of the workspace's policy file, `skills` those of its skills by path. */
-  set(workspace: string, digest: string, policy?: string, skills?: Readonly<Record<string, string>>): Promise<void>;
-  remove(workspace: string): Promise<void>;
-}
+export type Trust = ReturnType<typeof createTrust>;
 
 const record = z.object({
   directory: z.string(),
@@ -56,7 +44,7 @@ function recordFile(storeDirectory: string, workspace: string): string {
 }
 
 /** Stores trust in a directory that no tool may touch, one file for each workspace. */
-export function createTrust(storeDirectory: string): Trust {
+export function createTrust(storeDirectory: string) {
   const fileOf = (workspace: string) => recordFile(storeDirectory, workspace);
   async function recordOf(workspace: string): Promise<Partial<z.infer<typeof record>>> {
     try {
@@ -68,14 +56,19 @@ export function createTrust(storeDirectory: string): Trust {
     }
   }
   return {
+    /** Returns the path of the record, which changes with it. */
     fileOf,
-    get: async (workspace) => (await recordOf(workspace)).digest,
-    policyOf: async (workspace) => (await recordOf(workspace)).policy,
-    async skillsOf(workspace) {
+    /** Returns the digest of the trusted code; undefined if none is trusted. */
+    get: async (workspace: string): Promise<string | undefined> => (await recordOf(workspace)).digest,
+    /** Returns the SHA-256 of the trusted policy file; undefined if none is trusted. */
+    policyOf: async (workspace: string): Promise<string | undefined> => (await recordOf(workspace)).policy,
+    /** Returns the SHA-256 of each trusted skill, by its path in the workspace; undefined if the workspace is not trusted. */
+    async skillsOf(workspace: string): Promise<ReadonlyMap<string, string> | undefined> {
       const { digest, skills = {} } = await recordOf(workspace);
       return digest === undefined ? undefined : new Map(Object.entries(skills));
     },
-    async set(workspace, digest, policy, skills = {}) {
+    /** Trusts code by its digest; `policy` is the SHA-256 of the workspace's policy file, `skills` those of its skills by path. */
+    async set(workspace: string, digest: string, policy?: string, skills = {}): Promise<void> {
       await mkdir(storeDirectory, { recursive: true, mode: 0o700 });
       await writeFile(
         fileOf(workspace),
@@ -83,21 +76,10 @@ export function createTrust(storeDirectory: string): Trust {
         { mode: 0o600 },
       );
     },
-    async remove(workspace) {
+    async remove(workspace: string): Promise<void> {
       await rm(fileOf(workspace), { force: true });
     },
   };
-}
-
-/** Detects changes of files and directories by their metadata. */
-interface FileStamp {
-  /**
-   * Reports whether nothing has changed since `take`. It is false while a change may not show in the metadata yet. Stamps that are
-   * checked at the same moment share `seen`.
-   */
-  isCurrent(seen?: PathStamps): boolean;
-  /** Notes how these paths are now; `readSince` is the time before they were read, in milliseconds. */
-  take(paths: Iterable<string>, readSince: number): void;
 }
 
 /** The metadata of paths at one moment. */
@@ -112,14 +94,19 @@ interface PathStamp {
 /** The tick of file systems' timestamps: two changes in one tick have the same stamp. */
 const tickMs = 1_000;
 
-/** Creates a stamp that is not current. */
-export function createFileStamp(): FileStamp {
+/** Creates a stamp that is not current. It detects changes of files and directories by their metadata. */
+export function createFileStamp() {
   let paths: readonly string[] = [];
   let taken: string | undefined;
   let isSettled = false;
   return {
-    isCurrent: (seen = new Map()) => isSettled && stampOf(paths, seen).text === taken,
-    take(now, readSince) {
+    /**
+     * Reports whether nothing has changed since `take`. It is false while a change may not show in the metadata yet. Stamps that are
+     * checked at the same moment share `seen`.
+     */
+    isCurrent: (seen = new Map()): boolean => isSettled && stampOf(paths, seen).text === taken,
+    /** Notes how these paths are now; `readSince` is the time before they were read, in milliseconds. */
+    take(now: Iterable<string>, readSince: number): void {
       paths = [...now];
       const { text, changed } = stampOf(paths, new Map());
       taken = text;

@@ -3,34 +3,28 @@ import { readFileSync } from "node:fs";
 import { dirname, extname, join, relative } from "node:path";
 
 /** Record of the local files that were loaded, and of which imports which. */
-export interface LoadedFiles {
-  addFile(path: string, content: string | Uint8Array): void;
-  has(path: string): boolean;
-  /** Reports whether another local file imports a file. */
-  isImported(path: string): boolean;
-  addImport(importer: string, imported: string): void;
-  /** Digests a loaded file and all local files that it imports, directly or not; the same wherever they lie. */
-  digestOf(path: string): string;
-  /** All loaded files but those of installed packages that others import, with the SHA-256 of what was loaded. */
-  files(): { path: string; sha256: string }[];
-}
+export type LoadedFiles = ReturnType<typeof createLoadedFiles>;
 
 /** Creates an empty record. A file whose content is not the expected one is refused when it is added. `entries` count in any place. */
-export function createLoadedFiles(entries: readonly string[], expected: ReadonlyMap<string, string>): LoadedFiles {
+export function createLoadedFiles(entries: readonly string[], expected: ReadonlyMap<string, string>) {
   const isLocal = (path: string) => !path.includes("/node_modules/") || entries.includes(path);
   const digests = new Map<string, string>();
   const imports = new Map<string, Set<string>>();
   return {
-    addFile(path, content) {
+    addFile(path: string, content: string | Uint8Array): void {
       const found = createHash("sha256").update(content).digest("hex");
       const wanted = expected.get(path);
       if (wanted !== undefined && wanted !== found) throw new Error(`${path} has changed since it was trusted`);
       if (isLocal(path)) digests.set(path, found);
     },
-    has: (path) => digests.has(path),
-    isImported: (path) => [...imports].some(([importer, imported]) => importer !== path && imported.has(path)),
-    addImport: (importer, imported) => void imports.set(importer, (imports.get(importer) ?? new Set()).add(imported)),
-    digestOf(path) {
+    has: (path: string): boolean => digests.has(path),
+    /** Reports whether another local file imports a file. */
+    isImported: (path: string): boolean =>
+      [...imports].some(([importer, imported]) => importer !== path && imported.has(path)),
+    addImport: (importer: string, imported: string): void =>
+      void imports.set(importer, (imports.get(importer) ?? new Set()).add(imported)),
+    /** Digests a loaded file and all local files that it imports, directly or not; the same wherever they lie. */
+    digestOf(path: string): string {
       const reached = new Set([path]);
       // The loop also visits what is added while it runs.
       for (const file of reached) for (const next of imports.get(file) ?? []) reached.add(next);
@@ -39,7 +33,8 @@ export function createLoadedFiles(entries: readonly string[], expected: Readonly
         .sort(([a], [b]) => (a < b ? -1 : 1));
       return createHash("sha256").update(JSON.stringify(parts)).digest("hex").slice(0, 32);
     },
-    files: () => [...digests].map(([path, sha256]) => ({ path, sha256 })),
+    /** All loaded files but those of installed packages that others import, with the SHA-256 of what was loaded. */
+    files: (): { path: string; sha256: string }[] => [...digests].map(([path, sha256]) => ({ path, sha256 })),
   };
 }
 

@@ -23,29 +23,21 @@ import { maxTitleLength, notHere, type Plans } from "./plans.ts";
 import { checkedSize, type OpenBody, openBody, type RunningBody, type Send } from "./running-body.ts";
 
 /** The running bodies of a process. */
-export interface Bodies {
-  /** Enters a body and sends its result. */
-  start(start: WorkerStart): Promise<void>;
-  cancel(cancel: WorkerCancel): void;
-  /** Stops a body; its result counts for a time, then it is STOPPED. */
-  stop(assignment: string, message: string, graceMs: number): void;
-  /** Hands an answer of the service to the body that asked. */
-  answer(answer: WorkerAnswer): void;
-  /** Forgets a body, and stops it if it runs. */
-  end(assignment: string): void;
-}
+export type Bodies = ReturnType<typeof createBodies>;
 
 /** Creates it, without bodies. */
-export function createBodies(plans: Plans, send: Send): Bodies {
+export function createBodies(plans: Plans, send: Send) {
   const bodies = new Map<string, OpenBody>();
-  const made: Bodies = {
-    async start(start) {
+  const made = {
+    /** Enters a body and sends its result. */
+    async start(start: WorkerStart): Promise<void> {
       const body = openBody(start, send, () => bodies.delete(start.assignment));
       bodies.set(start.assignment, body);
       const value = await runBody(plans, body);
       body.finish({ case: "result", value });
     },
-    stop(assignment, message, graceMs) {
+    /** Stops a body; its result counts for a time, then it is STOPPED. */
+    stop(assignment: string, message: string, graceMs: number): void {
       const body = bodies.get(assignment);
       if (!body || body.signal.aborted) return;
       body.stop(new DOMException(message, "AbortError"));
@@ -56,15 +48,18 @@ export function createBodies(plans: Plans, send: Send): Bodies {
         graceMs,
       ).unref();
     },
-    cancel: ({ assignment, message, graceMs }) => made.stop(assignment, message || "The call was cancelled.", graceMs),
-    answer({ assignment, number, answer }) {
+    cancel: ({ assignment, message, graceMs }: WorkerCancel): void =>
+      made.stop(assignment, message || "The call was cancelled.", graceMs),
+    /** Hands an answer of the service to the body that asked. */
+    answer({ assignment, number, answer }: WorkerAnswer): void {
       const body = bodies.get(assignment);
       const waiting = body?.requests.get(number);
       body?.requests.delete(number);
       if (answer.case === "problem") waiting?.reject(new ToolFailure(answer.value));
       else waiting?.resolve(answer);
     },
-    end(assignment) {
+    /** Forgets a body, and stops it if it runs. */
+    end(assignment: string): void {
       const body = bodies.get(assignment);
       if (!body) return;
       bodies.delete(assignment);

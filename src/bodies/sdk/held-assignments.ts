@@ -25,41 +25,25 @@ interface HeldAssignment {
 }
 
 /** The assignments of a worker that are not over. */
-export interface HeldAssignments {
-  /** Maximum number of bytes of one assignment without a receipt. */
-  windowBytes: number;
-  readonly size: number;
-  has(assignment: string): boolean;
-  /** Adds one; false for a body that is not entered and never will be. */
-  open(assignment: string, isEntered: boolean): void;
-  /** Keeps a message for the next connection; resolves when its body may write more. */
-  keep(message: SentMessage): Promise<void>;
-  /** Drops what is stored. */
-  receive(receipt: WorkerReceipt): void;
-  /** Drops a request that was answered. */
-  dropRequest(assignment: string, number: number): void;
-  /** Drops an assignment that is over. */
-  end(assignment: string): void;
-  /** The assignments whose bodies were entered. */
-  entered(): string[];
-  /** Everything that has to be sent again. */
-  messages(): SentMessage[];
-}
+export type HeldAssignments = ReturnType<typeof createHeldAssignments>;
 
 /** Creates it, empty. */
-export function createHeldAssignments(): HeldAssignments {
+export function createHeldAssignments() {
   const all = new Map<string, HeldAssignment>();
-  const made: HeldAssignments = {
+  const made = {
+    /** Maximum number of bytes of one assignment without a receipt. */
     windowBytes: Number.POSITIVE_INFINITY,
     get size() {
       return all.size;
     },
-    has: (assignment) => all.has(assignment),
-    open(assignment, isEntered) {
+    has: (assignment: string): boolean => all.has(assignment),
+    /** Adds one; false for a body that is not entered and never will be. */
+    open(assignment: string, isEntered: boolean): void {
       const empty = { output: [], progress: undefined, result: undefined };
       all.set(assignment, { isEntered, ...empty, requests: new Map(), waiting: [] });
     },
-    async keep(message) {
+    /** Keeps a message for the next connection; resolves when its body may write more. */
+    async keep(message: SentMessage): Promise<void> {
       if (message.case !== "report") return;
       const held = all.get(message.value.assignment ?? "");
       if (!held) return;
@@ -67,20 +51,25 @@ export function createHeldAssignments(): HeldAssignments {
       while (all.get(message.value.assignment ?? "") === held && unstoredBytes(held) > made.windowBytes)
         await new Promise<void>((resolve) => held.waiting.push(resolve));
     },
-    receive({ assignment, stored }) {
+    /** Drops what is stored. */
+    receive({ assignment, stored }: WorkerReceipt): void {
       const held = all.get(assignment);
       if (!held) return;
       held.output = held.output.filter(({ blob, end }) => end > Number(stored[blob] ?? 0n));
       for (const wake of held.waiting.splice(0)) wake();
     },
-    dropRequest: (assignment, number) => void all.get(assignment)?.requests.delete(number),
-    end(assignment) {
+    /** Drops a request that was answered. */
+    dropRequest: (assignment: string, number: number): void => void all.get(assignment)?.requests.delete(number),
+    /** Drops an assignment that is over. */
+    end(assignment: string): void {
       const held = all.get(assignment);
       all.delete(assignment);
       for (const wake of held?.waiting.splice(0) ?? []) wake();
     },
-    entered: () => [...all].flatMap(([assignment, { isEntered }]) => (isEntered ? [assignment] : [])),
-    messages: () => [...all.values()].flatMap(reportsOf).map((value) => ({ case: "report", value })),
+    /** The assignments whose bodies were entered. */
+    entered: (): string[] => [...all].flatMap(([assignment, { isEntered }]) => (isEntered ? [assignment] : [])),
+    /** Everything that has to be sent again. */
+    messages: (): SentMessage[] => [...all.values()].flatMap(reportsOf).map((value) => ({ case: "report", value })),
   };
   return made;
 }

@@ -26,12 +26,7 @@ export interface EnteredCall {
 }
 
 /** Plans of calls. */
-export interface Plans {
-  /** Plans a call for the service; never throws. */
-  plan(request: WorkerPlan): Promise<MessageInitShape<typeof WorkerPlannedSchema>>;
-  /** Returns what the body of a call is entered with. Throws `ChangedAfterApproval` if its plan is not the one of `detail`. */
-  enter(call: WorkerCall, detail: Uint8Array): Promise<EnteredCall>;
-}
+export type Plans = ReturnType<typeof createPlans>;
 
 export const maxTitleLength = 1_024;
 /** Time that a plan may take. */
@@ -40,10 +35,11 @@ const planMs = 10_000;
 const maxRemembered = 1_000;
 
 /** Creates it, without plans. */
-export function createPlans(site: BodySite): Plans {
+export function createPlans(site: BodySite) {
   const remembered = new Map<string, { digest: string; call: EnteredCall }>();
   return {
-    async plan({ planId, call }) {
+    /** Plans a call for the service; never throws. */
+    async plan({ planId, call }: WorkerPlan): Promise<MessageInitShape<typeof WorkerPlannedSchema>> {
       try {
         if (!call) throw new Error("the service asks for the plan of no call");
         const entered = await within(planMs, planCall(site, call));
@@ -56,7 +52,8 @@ export function createPlans(site: BodySite): Plans {
         return { planId, problem: messageOf(error) };
       }
     },
-    async enter(call, detail) {
+    /** Returns what the body of a call is entered with. Throws `ChangedAfterApproval` if its plan is not the one of `detail`. */
+    async enter(call: WorkerCall, detail: Uint8Array): Promise<EnteredCall> {
       const known = remembered.get(call.callId);
       remembered.delete(call.callId);
       const approved = Buffer.from(detail).toString();

@@ -11,16 +11,7 @@ export interface Skill extends FoundSkill {
 }
 
 /** The skills of the user and of the workspaces. */
-export interface Skills {
-  /** Returns the skills of a workspace root as they are now, sorted by name. */
-  list(workspace: string): Promise<readonly Skill[]>;
-  /** Returns a skill with its text as it is now; undefined if there is none of this name. */
-  load(workspace: string, name: string): Promise<(Skill & SkillFile) | undefined>;
-  /** Reads what has changed in all workspace roots. */
-  refresh(): Promise<void>;
-  /** Skills of a workspace root that are not offered, or that always ask, as they were read last. */
-  problems(workspace: string): Problem[];
-}
+export type Skills = ReturnType<typeof createSkills>;
 
 /** Dependencies of the skills. */
 export interface SkillsParts {
@@ -41,7 +32,7 @@ interface Known {
 }
 
 /** Creates the skills; nothing is read before they are listed. */
-export function createSkills(parts: SkillsParts): Skills {
+export function createSkills(parts: SkillsParts) {
   const known = new Map<string, Known>();
   const knownOf = (workspace: string): Known => {
     const found = known.get(workspace) ?? { stamp: createFileStamp(), skills: [], problems: [] };
@@ -54,8 +45,10 @@ export function createSkills(parts: SkillsParts): Skills {
     return now.skills;
   }
   return {
+    /** Returns the skills of a workspace root as they are now, sorted by name. */
     list,
-    async load(workspace, name) {
+    /** Returns a skill with its text as it is now; undefined if there is none of this name. */
+    async load(workspace: string, name: string): Promise<(Skill & SkillFile) | undefined> {
       const skill = (await list(workspace)).find((skill) => skill.name === name);
       if (skill === undefined) return undefined;
       const roots = [...parts.workspaces.values()];
@@ -66,10 +59,12 @@ export function createSkills(parts: SkillsParts): Skills {
       // A file that changed within this call is not the one whose trust was checked.
       return read?.sha256 === skill.sha256 ? { ...skill, text: read.text } : undefined;
     },
-    async refresh() {
+    /** Reads what has changed in all workspace roots. */
+    async refresh(): Promise<void> {
       for (const workspace of parts.workspaces.keys()) await list(workspace);
     },
-    problems: (workspace) => knownOf(workspace).problems,
+    /** Skills of a workspace root that are not offered, or that always ask, as they were read last. */
+    problems: (workspace: string): Problem[] => knownOf(workspace).problems,
   };
 }
 

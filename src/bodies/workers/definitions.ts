@@ -17,26 +17,7 @@ import { declarationProblem, type IsClosed, textOfDeclaration } from "./declared
 import { type RemoteHost, remoteTool } from "./remote-tool.ts";
 
 /** Definitions of the tools of workers, and those of them that serve. */
-export interface Definitions {
-  /**
-   * Registers the tools of a worker in workspaces and stores what it declared. Returns the outcome for each tool; a tool that is
-   * refused does not prevent the others.
-   */
-  declare(worker: DeclaringWorker, hello: WorkerHello): Promise<RegisteredTool[]>;
-  /** Returns the tool of a definition in a workspace root, also while another definition serves under its name. */
-  tool(definitionId: string, workspace: string): Tool | undefined;
-  /** Selects again which definitions serve: workers came or went, or other replicas stored declarations. */
-  update(): void;
-  /**
-   * Stores that the workers of a principal with these definitions were seen now, unless that is stored of the last `minAgeMs`;
-   * forgets what was not seen for long.
-   */
-  seen(principal: string, definitionIds: ReadonlySet<string>, minAgeMs?: number): Promise<void>;
-  /** Returns the fleets of the stored declarations. */
-  fleets(): DeclaredFleet[];
-  /** Returns the time at which workers with a definition were last seen, in ms since the epoch; 0 if it is not known. */
-  lastSeen(definitionId: string): number;
-}
+export type Definitions = ReturnType<typeof createDefinitions>;
 
 /** Declarations of the workers of a token that share a name. */
 export interface DeclaredFleet {
@@ -91,23 +72,37 @@ interface State extends DefinitionsParts {
 }
 
 /** Creates the definitions, with those that are stored. */
-export function createDefinitions(parts: DefinitionsParts): Definitions {
+export function createDefinitions(parts: DefinitionsParts) {
   const state: State = {
     ...parts,
     ...{ made: new Map(), definitions: [], byId: new Map(), serving: new Map(), unregister: [] },
   };
   return {
-    declare: (worker, hello) => declare(state, worker, hello),
+    /**
+     * Registers the tools of a worker in workspaces and stores what it declared. Returns the outcome for each tool; a tool that is
+     * refused does not prevent the others.
+     */
+    declare: (worker: DeclaringWorker, hello: WorkerHello): Promise<RegisteredTool[]> => declare(state, worker, hello),
+    /** Returns the tool of a definition in a workspace root, also while another definition serves under its name. */
     // Workers of one definition may have declared it for other workspaces.
-    tool: (definitionId, workspace) =>
+    tool: (definitionId: string, workspace: string): Tool | undefined =>
       state.byId
         .get(definitionId)
         ?.find(({ tools }) => tools.has(workspace))
         ?.tools.get(workspace),
-    update: () => update(state),
-    seen: (principal, definitionIds, minAgeMs = 0) => storeSeen(state, principal, definitionIds, minAgeMs),
-    fleets: () => fleetsOf(state),
-    lastSeen: (definitionId) => Math.max(0, ...(state.byId.get(definitionId) ?? []).map(({ record }) => record.seen)),
+    /** Selects again which definitions serve: workers came or went, or other replicas stored declarations. */
+    update: (): void => update(state),
+    /**
+     * Stores that the workers of a principal with these definitions were seen now, unless that is stored of the last `minAgeMs`;
+     * forgets what was not seen for long.
+     */
+    seen: (principal: string, definitionIds: ReadonlySet<string>, minAgeMs = 0): Promise<void> =>
+      storeSeen(state, principal, definitionIds, minAgeMs),
+    /** Returns the fleets of the stored declarations. */
+    fleets: (): DeclaredFleet[] => fleetsOf(state),
+    /** Returns the time at which workers with a definition were last seen, in ms since the epoch; 0 if it is not known. */
+    lastSeen: (definitionId: string): number =>
+      Math.max(0, ...(state.byId.get(definitionId) ?? []).map(({ record }) => record.seen)),
   };
 }
 

@@ -9,18 +9,7 @@ import { type WorkerDirectory, workerIdOf } from "../../core/worker-directory.ts
 import type { WorkerProcess } from "./worker-process.ts";
 
 /** The worker processes of all replicas: this one announces its own in the store. */
-export interface Directory {
-  /** Announces what has changed, and that this replica runs; to be called every few seconds. */
-  announce(): Promise<void>;
-  /** Announces what has changed soon; failures are left to the next `announce`. */
-  changed(): void;
-  /** Removes a process that does not return. */
-  forget(process: WorkerProcess): void;
-  /** Returns the processes of all replicas, sorted by fleet; those of this one as they are now. */
-  list(): Promise<ListedWorker[]>;
-  /** Removes the entries of this replica. */
-  leave(): Promise<void>;
-}
+export type Directory = ReturnType<typeof createDirectory>;
 
 /** Parts with which a directory is made. */
 interface DirectoryParts {
@@ -43,7 +32,7 @@ const repeatMs = 20_000;
 const togetherMs = 250;
 
 /** Creates the directory; nothing is announced yet. */
-export function createDirectory({ store, replica, processes, superseded, now, log }: DirectoryParts): Directory {
+export function createDirectory({ store, replica, processes, superseded, now, log }: DirectoryParts) {
   /** Entries as announced, by ID. */
   const announced = new Map<string, { entry: ListedWorker; time: number }>();
   let hasLeft = false;
@@ -92,8 +81,10 @@ export function createDirectory({ store, replica, processes, superseded, now, lo
   }
 
   return {
-    announce: () => inTurn(announceChanges),
-    changed() {
+    /** Announces what has changed, and that this replica runs; to be called every few seconds. */
+    announce: (): Promise<void> => inTurn(announceChanges),
+    /** Announces what has changed soon; failures are left to the next `announce`. */
+    changed(): void {
       if (isPlanned) return;
       isPlanned = true;
       // Of many workers that connect at once.
@@ -101,7 +92,8 @@ export function createDirectory({ store, replica, processes, superseded, now, lo
         inTurn(announceChanges).catch((error: unknown) => log.debug("workers could not be announced", { error }));
       }, togetherMs).unref();
     },
-    forget(process) {
+    /** Removes a process that does not return. */
+    forget(process: WorkerProcess): void {
       if (hasLeft) return;
       const entry = entryOf(process, replica);
       announced.delete(workerIdOf(entry.principal, entry.instanceId));
@@ -109,7 +101,8 @@ export function createDirectory({ store, replica, processes, superseded, now, lo
         log.warn("a worker that is gone is listed for a while", { error, principal: entry.principal }),
       );
     },
-    async list() {
+    /** Returns the processes of all replicas, sorted by fleet; those of this one as they are now. */
+    async list(): Promise<ListedWorker[]> {
       const all = new Map(own().map((entry) => [workerIdOf(entry.principal, entry.instanceId), entry]));
       for (const entry of await store.listWorkers()) {
         const known = all.get(workerIdOf(entry.principal, entry.instanceId));
@@ -118,7 +111,8 @@ export function createDirectory({ store, replica, processes, superseded, now, lo
       }
       return [...all.values()].toSorted((one, other) => (fleetOrder(one) < fleetOrder(other) ? -1 : 1));
     },
-    leave: () =>
+    /** Removes the entries of this replica. */
+    leave: (): Promise<void> =>
       inTurn(async () => {
         hasLeft = true;
         await store.removeWorkers(replica);

@@ -15,7 +15,6 @@ import {
 import type { Principal } from "../../core/principal.ts";
 import { workerIdOf } from "../../core/worker-directory.ts";
 import { assignmentOf, type RemoteCall, type RemoteMark, type Reservation } from "../../tool/remote.ts";
-import type { Tool } from "../../tool/tool.ts";
 import type { WorkerMessage } from "../worker-connection.ts";
 import { markOf, probe } from "./assignments.ts";
 import { connectWorker, endSuperseded } from "./connections.ts";
@@ -28,40 +27,13 @@ import { serversOf, type WorkersParts, type WorkersState } from "./state.ts";
 import { capacityFor, dismissDrained, keyOfCall, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** The workers of one replica. */
-export interface Workers {
-  /** Serves one connection of a worker. */
-  connect(
-    principal: Principal,
-    requests: AsyncIterable<WorkRequest>,
-    signal: AbortSignal,
-  ): AsyncGenerator<WorkerMessage>;
-  /** Returns the tool of a definition, also while another one serves under its name. */
-  tool(definitionId: string, workspace: string): Tool | undefined;
-  /** True if a worker with a definition is connected to some replica. */
-  isServed(definitionId: string): Promise<boolean>;
-  /** Asks a worker, if it is connected here, about a started call whose replica was lost. */
-  orphan(call: RemoteCall, mark: RemoteMark): void;
-  /** Called when this replica has recorded the end of a call. */
-  ended(call: RemoteCall): void;
-  /** Registers the tools of stored declarations as they are now. */
-  refresh(): Promise<void>;
-  /** Announces the processes of this replica to the others; to be called every few seconds. */
-  announce(): Promise<void>;
-  /** Returns the processes that are connected to this replica, or that may return. */
-  list(): readonly ListedWorker[];
-  /** Returns the processes of all replicas, and the fleets. */
-  listAll(): Promise<{ workers: ListedWorker[]; fleets: WorkerFleet[] }>;
-  /** Accepts no more connections, and lets workers connect elsewhere. */
-  drain(withinMs: number): void;
-  /** Forgets all workers; their calls stay as they are. */
-  close(): Promise<void>;
-}
+export type Workers = ReturnType<typeof createWorkers>;
 
 /** Age from which the last sign of connected workers is stored again, for the case that this replica is killed. */
 const seenMs = 300_000;
 
 /** Creates the workers of a replica, with the tools that are stored. */
-export function createWorkers(parts: WorkersParts): Workers {
+export function createWorkers(parts: WorkersParts) {
   const state: WorkersState = {
     ...parts,
     ...{ processes: new Map(), servers: new Map(), bodies: new Map(), lastOf: new Map(), refused: new Map() },
@@ -84,38 +56,54 @@ export function createWorkers(parts: WorkersParts): Workers {
   };
   state.definitions.update();
   return {
-    connect: (principal, requests, signal) => connectWorker(state, principal, requests, signal),
+    /** Serves one connection of a worker. */
+    connect: (
+      principal: Principal,
+      requests: AsyncIterable<WorkRequest>,
+      signal: AbortSignal,
+    ): AsyncGenerator<WorkerMessage> => connectWorker(state, principal, requests, signal),
+    /** Returns the tool of a definition, also while another one serves under its name. */
     tool: state.definitions.tool,
-    isServed: async (definitionId) =>
+    /** True if a worker with a definition is connected to some replica. */
+    isServed: async (definitionId: string): Promise<boolean> =>
       (await state.directory.list()).some((process) => process.connected && brings(process, definitionId)),
-    orphan: (call, mark) => probe(state, call, mark),
-    ended(call) {
+    /** Asks a worker, if it is connected here, about a started call whose replica was lost. */
+    orphan: (call: RemoteCall, mark: RemoteMark): void => probe(state, call, mark),
+    /** Called when this replica has recorded the end of a call. */
+    ended(call: RemoteCall): void {
       state.refused.delete(keyOfCall(call));
       const body = state.bodies.get(keyOfCall(call));
       if (body === undefined) return;
       endBody(body);
       dismissDrained(body.process);
     },
-    async refresh() {
+    /** Registers the tools of stored declarations as they are now. */
+    async refresh(): Promise<void> {
       await parts.declarations.refresh();
       state.definitions.update();
     },
-    async announce() {
+    /** Announces the processes of this replica to the others; to be called every few seconds. */
+    async announce(): Promise<void> {
       await state.directory.announce();
       for (const [principal, definitions] of connectedDefinitions(state))
         await state.definitions.seen(principal, definitions, seenMs);
     },
-    list: () => [...state.processes.values()].map((process) => entryOf(process, parts.replicaId)),
-    async listAll() {
+    /** Returns the processes that are connected to this replica, or that may return. */
+    list: (): readonly ListedWorker[] =>
+      [...state.processes.values()].map((process) => entryOf(process, parts.replicaId)),
+    /** Returns the processes of all replicas, and the fleets. */
+    async listAll(): Promise<{ workers: ListedWorker[]; fleets: WorkerFleet[] }> {
       const workers = await state.directory.list();
       return { workers, fleets: fleetsOf(state, workers) };
     },
-    drain(withinMs) {
+    /** Accepts no more connections, and lets workers connect elsewhere. */
+    drain(withinMs: number): void {
       state.isDraining = true;
       for (const process of state.processes.values())
         sendTo(process, { case: "leave", value: { stop: false, withinMs } });
     },
-    async close() {
+    /** Forgets all workers; their calls stay as they are. */
+    async close(): Promise<void> {
       state.isDraining = true;
       for (const { link, timer } of state.processes.values()) {
         clearTimeout(timer);

@@ -20,18 +20,7 @@ export interface PlaceNetwork extends NetworkRules {
 }
 
 /** Networks of session trees. */
-export interface SessionNetworks {
-  /**
-   * Returns the share that puts a command into its network; without one, or if it cannot be opened, into an empty one. Throws in
-   * the second case if each layer is required.
-   */
-  share(network: PlaceNetwork | undefined): Promise<LayerShare>;
-  /** Returns the share that enters a network, without a command by whose rules requests are judged. Throws if it is not open. */
-  open(network: Pick<PlaceNetwork, "name"> | undefined): Promise<LayerShare>;
-  /** Returns the reason why the last network could not be opened; undefined if it could. */
-  problem(): string | undefined;
-  close(): void;
-}
+export type SessionNetworks = ReturnType<typeof createSessionNetworks>;
 
 /** An open network. */
 interface SessionNetwork {
@@ -48,11 +37,7 @@ interface SessionNetwork {
 }
 
 /** Creates the networks. The proxy and each network are opened when they are first used, and again after they failed. */
-export function createSessionNetworks({
-  holdMs = maxHoldMs,
-  idleMs = maxIdleMs,
-  isRequired = false,
-} = {}): SessionNetworks {
+export function createSessionNetworks({ holdMs = maxHoldMs, idleMs = maxIdleMs, isRequired = false } = {}) {
   const networks = new Map<string, Promise<SessionNetwork>>();
   const byId = new Map<number, SessionNetwork>();
   let proxy: ProxyProcess | undefined;
@@ -130,7 +115,11 @@ export function createSessionNetworks({
   }
 
   return {
-    async share(place) {
+    /**
+     * Returns the share that puts a command into its network; without one, or if it cannot be opened, into an empty one. Throws in
+     * the second case if each layer is required.
+     */
+    async share(place: PlaceNetwork | undefined): Promise<LayerShare> {
       if (place === undefined) return emptyNetwork;
       try {
         const network = await networkNamed(place);
@@ -146,14 +135,16 @@ export function createSessionNetworks({
         return emptyNetwork;
       }
     },
-    async open(place) {
+    /** Returns the share that enters a network, without a command by whose rules requests are judged. Throws if it is not open. */
+    async open(place: Pick<PlaceNetwork, "name"> | undefined): Promise<LayerShare> {
       if (place === undefined) return emptyNetwork;
       const network = await networks.get(place.name);
       if (network === undefined) throw new Error("the network of the session is not open");
       return enterShare(network);
     },
-    problem: () => problem,
-    close() {
+    /** Returns the reason why the last network could not be opened; undefined if it could. */
+    problem: (): string | undefined => problem,
+    close(): void {
       for (const [name, opening] of networks)
         void opening.then(
           (network) => closeNetwork(name, network),

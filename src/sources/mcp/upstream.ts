@@ -35,21 +35,7 @@ export interface OpenedTransport extends McpTransports {
 }
 
 /** The connection to a server, which is made again when it ends. */
-export interface Upstream {
-  readonly settings: UpstreamSettings;
-  readonly confinement: string;
-  state(): UpstreamState;
-  memory(): Promise<number>;
-  /** Resolves when the first attempt to connect has ended, at most a while after it began. */
-  ready(): Promise<void>;
-  /** Returns the connection; throws `ToolFailure` if there is none. */
-  connection(): McpConnection;
-  /** Ends a connection on which a call was silent, if the server does not list its tools either. It is made again. */
-  verify(connection: McpConnection): Promise<void>;
-  /** Reports whether a connection is the present one. */
-  isConnected(connection: McpConnection): boolean;
-  close(): Promise<void>;
-}
+export type Upstream = ReturnType<typeof startUpstream>;
 
 /** The state of a connection, always the same object until it changes. */
 export interface UpstreamState {
@@ -66,7 +52,7 @@ export function startUpstream(
   settings: UpstreamSettings,
   opener: UpstreamOpener,
   { now, changed, warn }: { now(): number; changed(): void; warn(reason: string): void },
-): Upstream {
+) {
   let current: UpstreamState = { state: SourceState.CONNECTING, since: now(), problem: "", restarts: 0, offered: [] };
   let opened: OpenedTransport | undefined;
   let connection: McpConnection | undefined;
@@ -162,23 +148,27 @@ export function startUpstream(
   return {
     settings,
     confinement: opener.confinement,
-    state: () => current,
-    memory: async () => (connection ? ((await opened?.memory()) ?? 0) : 0),
-    ready: () => attempted.promise,
-    connection() {
+    state: (): UpstreamState => current,
+    memory: async (): Promise<number> => (connection ? ((await opened?.memory()) ?? 0) : 0),
+    /** Resolves when the first attempt to connect has ended, at most a while after it began. */
+    ready: (): Promise<void> => attempted.promise,
+    /** Returns the connection; throws `ToolFailure` if there is none. */
+    connection(): McpConnection {
       if (connection !== undefined) return connection;
       const why = current.problem || "it has not answered yet";
       throw new ToolFailure(`The MCP server ${settings.name} is not connected, so nothing was run: ${why}.`, {
         hadNoEffects: true,
       });
     },
-    async verify(silent) {
+    /** Ends a connection on which a call was silent, if the server does not list its tools either. It is made again. */
+    async verify(silent: McpConnection): Promise<void> {
       await silent.list().catch(async () => {
         if (connection === silent) await silent.close();
       });
     },
-    isConnected: (other) => other === connection,
-    async close() {
+    /** Reports whether a connection is the present one. */
+    isConnected: (other: McpConnection): boolean => other === connection,
+    async close(): Promise<void> {
       isClosed = true;
       clearTimeout(timer);
       settle();

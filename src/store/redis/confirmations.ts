@@ -4,11 +4,7 @@ import { parseReplication, type Replication } from "./copies.ts";
 import { type Keys, slotOf } from "./keys.ts";
 
 /** Confirmations that enough copies have what a server has answered. */
-export interface Confirmations {
-  /** Resolves once enough copies have all that the server of this key has answered so far; rejects if they do not in time. */
-  confirm(key: string): Promise<void>;
-  close(): void;
-}
+export type Confirmations = ReturnType<typeof createConfirmations>;
 
 /** Calls that share the next confirmation of one server. */
 interface Batch {
@@ -35,7 +31,7 @@ export function createConfirmations(options: {
   observe: (found: Replication) => void;
   /** Takes note of what enough copies have. */
   noteConfirmed: (found: Replication) => void;
-}): Confirmations {
+}) {
   const { connect, keys, required, observe, noteConfirmed } = options;
   const queues = new Map<string, Queue>();
   let client: Client | undefined;
@@ -82,7 +78,8 @@ export function createConfirmations(options: {
   }
 
   return {
-    confirm(key) {
+    /** Resolves once enough copies have all that the server of this key has answered so far; rejects if they do not in time. */
+    confirm(key: string): Promise<void> {
       const server = serverOf(client, key);
       const queue = queues.get(server) ?? { isBusy: false, next: undefined };
       queues.set(server, queue);
@@ -91,7 +88,7 @@ export function createConfirmations(options: {
       if (!queue.isBusy) void work(queue);
       return promise;
     },
-    close: () => client && leaveRedis(client),
+    close: (): void => client && leaveRedis(client),
   };
 }
 

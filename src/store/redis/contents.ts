@@ -74,11 +74,11 @@ export function checkHistory(connection: Connection, { isMaster, id }: Replicati
 /** Failure of a step whose answer a failover may have made void; it is taken again. */
 export const failedOver = () => new Error("Redis failed over meanwhile");
 
-function storeIds(connection: Connection): StoreIds {
+function storeIds(connection: Connection) {
   const { client, keys } = connection;
   const names = Array.from({ length: shards }, (_, shard) => keys.storeId(shard));
   return {
-    async read() {
+    async read(): Promise<(string | undefined)[]> {
       // The nodes of a cluster answer only for keys of one slot.
       const found =
         client instanceof Redis
@@ -86,19 +86,16 @@ function storeIds(connection: Connection): StoreIds {
           : await Promise.all(names.map((name) => sendCommand(connection, "get", name)));
       return found.map((id) => text(id) || undefined);
     },
-    write: async (shard, id) => void (await sendCommand(connection, "set", keys.storeId(shard), id)),
-    decide: async (seen, id) =>
+    write: async (shard: number, id: string): Promise<void> =>
+      void (await sendCommand(connection, "set", keys.storeId(shard), id)),
+    /** Compares and sets the id of the first shard; returns its id afterwards. */
+    decide: async (seen: string, id: string): Promise<string> =>
       text(await evaluateScript(connection, "set_store_id", encodeStep({ id: keys.storeId(0) }, { seen, id }, {}))),
   };
 }
 
 /** Access to the store ids of the shards. */
-interface StoreIds {
-  read(): Promise<(string | undefined)[]>;
-  write(shard: number, id: string): Promise<void>;
-  /** Compares and sets the id of the first shard; returns its id afterwards. */
-  decide(seen: string, id: string): Promise<string>;
-}
+type StoreIds = ReturnType<typeof storeIds>;
 
 /**
  * Finds the id that all shards share. If a shard lacks it or has another one, a part of the contents was lost (or this is the

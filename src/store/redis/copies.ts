@@ -5,14 +5,7 @@ import { type Connection, encodeStep, evaluateScript } from "./connection.ts";
 import { number } from "./reply.ts";
 
 /** The copies of the masters, and the settings by which a master without them refuses writes. */
-export interface Copies {
-  /** State as of the last check. */
-  safety(): StoreSafety;
-  /** Counts the copies and reads the settings; logs what has changed. */
-  check(): Promise<void>;
-  /** Takes note of the copies of one master, so that another copy counts before the next check. */
-  observe(found: Pick<Replication, "copies">): void;
-}
+export type Copies = ReturnType<typeof createCopies>;
 
 /** Settings of the copies. */
 export interface CopySettings {
@@ -26,7 +19,7 @@ export interface CopySettings {
  * Creates the check of the copies; nothing is checked yet. The number that is expected rises with what is counted, and falls only by
  * the setting: a copy that is away may lack what others have confirmed, and a failover may promote it when it is back.
  */
-export function createCopies(connection: Connection, settings: CopySettings): Copies {
+export function createCopies(connection: Connection, settings: CopySettings) {
   const { client, log } = connection;
   let state: StoreSafety = { copies: 0, expected: 0, required: 0, warnings: [] };
 
@@ -57,8 +50,10 @@ export function createCopies(connection: Connection, settings: CopySettings): Co
   }
 
   return {
-    safety: () => state,
-    async check() {
+    /** State as of the last check. */
+    safety: (): StoreSafety => state,
+    /** Counts the copies and reads the settings; logs what has changed. */
+    async check(): Promise<void> {
       const nodes = await Promise.all(masters(client).map(checkMaster));
       const copies = Math.min(...nodes.map((node) => node.copies));
       const expected = await agreeOn(copies);
@@ -71,7 +66,8 @@ export function createCopies(connection: Connection, settings: CopySettings): Co
         log.info("the masters of Redis have all their copies, and refuse writes that no copy would get");
       apply({ copies, expected, warnings: [...warnings.keys()] });
     },
-    observe({ copies }) {
+    /** Takes note of the copies of one master, so that another copy counts before the next check. */
+    observe({ copies }: Pick<Replication, "copies">): void {
       // In a cluster the master with fewest counts.
       if (client instanceof Cluster || settings.copies !== undefined || copies <= state.expected) return;
       apply({ ...state, copies, expected: copies });

@@ -3,23 +3,7 @@ import { maxJumpMs, minJumpMs } from "../retention.ts";
 import { readMeta, statement, writesMeta } from "./database.ts";
 
 /** Clock of a store: this machine's, which may jump, beside a clock that only measures. */
-export interface SqliteClock {
-  /** Time of the store, in ms since the epoch. A jump counts only once it is adopted. */
-  now(): number;
-  /** Time for retention: it advances by measured uptime and by a bounded jump; what is beyond is not trusted. */
-  retentionNow(): number;
-  /** Returns the jump that is not adopted yet, in ms; 0 if there is none. */
-  jump(): number;
-  /**
-   * Adopts the jump and stores that; run inside the transaction that moves the stored deadlines by it. Returns the function that
-   * forgets it again if the transaction fails.
-   */
-  adopt(): () => void;
-  /** Returns the part of the time that retention does not trust, in ms. */
-  untrustedMs(): number;
-  /** Stores the state; run inside a transaction. */
-  save(): void;
-}
+export type SqliteClock = ReturnType<typeof openSqliteClock>;
 
 /**
  * Opens the clock. The time since the store was last used cannot be measured: up to `maxJumpMs` it is trusted, otherwise it counts
@@ -39,7 +23,7 @@ export function openSqliteClock({
   sleep: () => number;
   /** Called when a jump is found. */
   onJump: () => void;
-}): SqliteClock {
+}) {
   const write = writesMeta(db, "clock");
   const began = wall();
   const stored = readMeta<{ seen: number; untrusted: number }>(db, "clock") ?? {
@@ -77,13 +61,20 @@ export function openSqliteClock({
   const save = () => write({ seen: now(), untrusted });
 
   return {
+    /** Time of the store, in ms since the epoch. A jump counts only once it is adopted. */
     now,
-    retentionNow: () => now() - untrusted,
-    jump() {
+    /** Time for retention: it advances by measured uptime and by a bounded jump; what is beyond is not trusted. */
+    retentionNow: (): number => now() - untrusted,
+    /** Returns the jump that is not adopted yet, in ms; 0 if there is none. */
+    jump(): number {
       now();
       return held;
     },
-    adopt() {
+    /**
+     * Adopts the jump and stores that; run inside the transaction that moves the stored deadlines by it. Returns the function that
+     * forgets it again if the transaction fails.
+     */
+    adopt(): () => void {
       const before = { held, base, untrusted, trustedJumpMs };
       if (held < 0) untrusted = Math.max(0, untrusted + held);
       else if (trustedJumpMs + held <= maxJumpMs) trustedJumpMs += held;
@@ -93,7 +84,9 @@ export function openSqliteClock({
       save();
       return () => ({ held, base, untrusted, trustedJumpMs } = before);
     },
-    untrustedMs: () => untrusted,
+    /** Returns the part of the time that retention does not trust, in ms. */
+    untrustedMs: (): number => untrusted,
+    /** Stores the state; run inside a transaction. */
     save,
   };
 }

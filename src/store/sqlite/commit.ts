@@ -35,16 +35,7 @@ export function inSteps<Port extends object>(commit: Pick<Commit, "run">, transi
 }
 
 /** Runs transitions in groups, with as few transactions as possible. */
-export interface Commit {
-  /** Runs the transition atomically; resolves when it is durable. One that throws changes nothing and does not affect others. */
-  run<T>(transition: (step: Step) => T): Promise<T>;
-  /** Returns true if the last commit failed. A probe that commits proves the contrary only after a while, since it needs less space. */
-  hasFailed(): boolean;
-  /** Returns the number of commits, without those of probes. */
-  count(): number;
-  /** Commits a small change of a value that always differs. */
-  probe(change: (step: Step) => void): Promise<void>;
-}
+export type Commit = ReturnType<typeof createCommit>;
 
 /**
  * Transitions that are requested in one turn of the event loop share one transaction, since a transaction's cost is its
@@ -61,7 +52,7 @@ export function createCommit(options: {
   /** Called before each transaction. */
   beforeTransaction: () => void;
   health: Pick<DatabaseHealth, "stopped" | "refusalOf">;
-}): Commit {
+}) {
   const { db, now, notify, log, makeSpace = () => false, beforeTransaction, health } = options;
   const begin = db.prepare("BEGIN");
   const rollBack = db.prepare("ROLLBACK");
@@ -165,10 +156,14 @@ export function createCommit(options: {
   }
 
   return {
-    run: (transition) => enqueue(transition, false),
-    probe: (change) => enqueue(change, true),
-    hasFailed: () => failedAt !== undefined,
-    count: () => count,
+    /** Runs the transition atomically; resolves when it is durable. One that throws changes nothing and does not affect others. */
+    run: <T>(transition: (step: Step) => T): Promise<T> => enqueue(transition, false),
+    /** Commits a small change of a value that always differs. */
+    probe: (change: (step: Step) => void): Promise<void> => enqueue(change, true),
+    /** Returns true if the last commit failed. A probe that commits proves the contrary only after a while, since it needs less space. */
+    hasFailed: (): boolean => failedAt !== undefined,
+    /** Returns the number of commits, without those of probes. */
+    count: (): number => count,
   };
 }
 
@@ -214,19 +209,10 @@ function createBatch() {
 const isFull = (error: unknown) => codeOf(error) === 13;
 
 /** Health of a database. One that SQLite finds damaged serves nothing more. */
-export interface DatabaseHealth {
-  /** Runs a query on committed data. */
-  read<T>(query: () => T): Promise<T>;
-  /** Returns STORE_DAMAGED if SQLite found the database damaged. */
-  stopped(): RequestError | undefined;
-  /** Returns the error to report for one that a query or a step threw. */
-  refusalOf(error: unknown): unknown;
-  /** Returns the first damage that was found; undefined if none was. */
-  damage(): RequestError | undefined;
-}
+export type DatabaseHealth = ReturnType<typeof createDatabaseHealth>;
 
 /** Creates the health of a database that was opened without a finding. */
-export function createDatabaseHealth(log: Logger | undefined): DatabaseHealth {
+export function createDatabaseHealth(log: Logger | undefined) {
   const damage = createDamage(log, "stop the service and restore a backup with `toolgate restore`");
   let stopped: RequestError | undefined;
 
@@ -239,10 +225,14 @@ export function createDatabaseHealth(log: Logger | undefined): DatabaseHealth {
   }
 
   return {
-    stopped: () => stopped,
+    /** Returns STORE_DAMAGED if SQLite found the database damaged. */
+    stopped: (): RequestError | undefined => stopped,
+    /** Returns the error to report for one that a query or a step threw. */
     refusalOf,
+    /** Returns the first damage that was found; undefined if none was. */
     damage: damage.first,
-    async read(query) {
+    /** Runs a query on committed data. */
+    async read<T>(query: () => T): Promise<T> {
       if (stopped !== undefined) throw stopped;
       try {
         return query();

@@ -331,20 +331,15 @@ const textChunk = z.object({
 const maxCharacters = 524_288;
 
 /** Text of the agent since its last use of a tool, which is its answer at the end of the turn. */
-interface AgentAnswer {
-  /** Adds the text of an update; returns false for an update of another kind. */
-  add(update: unknown): boolean;
-  /** Starts again, since what was written was about the next step; keeps it until more is written. */
-  interrupt(): void;
-  text(): string;
-}
+type AgentAnswer = ReturnType<typeof createAnswer>;
 
 /** Creates an answer without text. */
-function createAnswer(): AgentAnswer {
+function createAnswer() {
   let text = "";
   let isInterrupted = false;
   return {
-    add(update) {
+    /** Adds the text of an update; returns false for an update of another kind. */
+    add(update: unknown): boolean {
       const chunk = textChunk.safeParse(update).data;
       if (chunk === undefined) return false;
       if (isInterrupted) text = "";
@@ -353,9 +348,10 @@ function createAnswer(): AgentAnswer {
       if (text.length < maxCharacters) text += chunk.content.text.slice(0, maxCharacters - text.length);
       return true;
     },
-    interrupt() {
+    /** Starts again, since what was written was about the next step; keeps it until more is written. */
+    interrupt(): void {
       isInterrupted = true;
     },
-    text: () => text.trim(),
+    text: (): string => text.trim(),
   };
 }

@@ -169,55 +169,47 @@ function endOf(report: RunDone | RunFailed): Parameters<StreamRun["end"]>[0] {
 }
 
 /** Run at a connected runner, from `start`, or from the runner's `hello`, until its end is confirmed to the runner. */
-interface StreamRun {
-  /** Replaces the progress that was not consumed yet. */
-  progress(update: { text: string; title: string }): void;
-  /** Ends the run; the first end counts. */
-  end(update: Extract<RunUpdate, { type: "done" | "failed" }>): void;
-  readonly hasEnded: boolean;
-  /** True once nobody here waits for the run: the runner was asked to stop it. */
-  readonly isCancelled: boolean;
-  /** True if a call of this replica has read its updates. */
-  readonly isFollowed: boolean;
-  /** Ends the iteration without an update. */
-  cancel(): void;
-  /** Yields the updates, the end included, also if an earlier reader got it. An earlier iteration ends. */
-  updates(): AsyncGenerator<RunUpdate>;
-}
+type StreamRun = ReturnType<typeof createStreamRun>;
 
 /** Creates a run. It holds at most one progress and one end, however many messages arrive. */
-function createStreamRun(): StreamRun {
+function createStreamRun() {
   let latest: RunUpdate | undefined;
   let end: RunUpdate | undefined;
   let isCancelled = false;
   let reader = 0;
   let wake = () => {};
   return {
-    progress({ text, title }) {
+    /** Replaces the progress that was not consumed yet. */
+    progress({ text, title }: { text: string; title: string }): void {
       if (end || isCancelled) return;
       const before = latest?.type === "progress" ? latest : {};
       latest = { type: "progress", ...before, ...(text !== "" && { text }), ...(title !== "" && { title }) };
       wake();
     },
-    end(update) {
+    /** Ends the run; the first end counts. */
+    end(update: Extract<RunUpdate, { type: "done" | "failed" }>): void {
       end ??= update;
       wake();
     },
     get hasEnded() {
       return end !== undefined;
     },
+    /** True once nobody here waits for the run: the runner was asked to stop it. */
     get isCancelled() {
       return isCancelled;
     },
+    /** True if a call of this replica has read its updates. */
     get isFollowed() {
       return reader > 0;
     },
-    cancel() {
+    /** Ends the iteration without an update. */
+    cancel(): void {
       isCancelled = true;
       latest = undefined;
       wake();
     },
-    async *updates() {
+    /** Yields the updates, the end included, also if an earlier reader got it. An earlier iteration ends. */
+    async *updates(): AsyncGenerator<RunUpdate> {
       reader += 1;
       const own = reader;
       wake();
