@@ -516,7 +516,10 @@ const limits = strictTable({
   requests_without_token: key(count().default(16), "open requests without a valid token on one connection"),
   public_request_bytes: key(bytes(67_108_864).default(4_096), "size of a request to health or reflection"),
   body_ms: key(milliseconds(3_600_000).default(30_000), "time in which the body of a request must arrive"),
-  buffered_bytes: key(bytes(maxBytes).default(268_435_456), "memory of all bodies that have not arrived yet"),
+  buffered_bytes: key(
+    bytes(maxBytes).default(268_435_456),
+    "memory of all bodies that have not arrived yet, a quarter for one principal's open inputs",
+  ),
 }).superRefine(({ buffered_bytes, request_bytes, input_bytes, timeout_ms, max_timeout_ms }, context) => {
   const refuse = (message: string) => context.addIssue({ code: "custom", message });
   if (buffered_bytes < request_bytes)
