@@ -83,8 +83,8 @@ async function failuresOf(name: string): Promise<string[]> {
   try {
     const port = await portOf(server);
     const report = join(cache, `h2spec-${name.replace(":", "-")}.xml`);
-    const flags = ["--port", port, "--path", "/healthz", "--timeout", "2", "--junit-report", report];
-    const { how } = await runBounded("h2spec", flags, 120_000);
+    const flags = ["--port", port, "--path", "/healthz", "--timeout", "6", "--junit-report", report];
+    const { how } = await runBounded("h2spec", flags, 240_000);
     if (how.startsWith("was stopped")) throw new Error(`h2spec ${how} against ${name}`);
     return failedTests(readFileSync(report, "utf8"));
   } finally {
