@@ -14,7 +14,7 @@ export interface GlobalOptions extends ServerOptions {
   jsonForm?: boolean;
 }
 
-/** What a command's body returns: its exit code, or nothing if that is 0. */
+/** The exit code of a command's body; without one it is 0. */
 type Ended = Promise<number | undefined> | Promise<void>;
 
 /** Runs a command's body against the server that its options name, with the token of a role. */
