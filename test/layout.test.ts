@@ -218,7 +218,7 @@ const steps: readonly (readonly [step: string, file: string, name: string])[] = 
   ["wait for the end", "call/follow.ts", "waitForEnd"],
   ["follow a call", "call/follow.ts", "callEvents"],
   ["watch a session", "call/follow.ts", "watchSession"],
-  ["match a rule", "policy/match-rule.ts", "matchRule"],
+  ["match a rule", "policy/opinion.ts", "matchRule"],
   ["settle an answer", "approval/permissions.ts", "settleAnswer"],
   ["bash", "tools/bash.ts", "createBash"],
   ["sign in, and find who a token is", "people/credentials.ts", "createCredentials"],

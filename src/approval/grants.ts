@@ -8,11 +8,10 @@ import {
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { asksForGitSettings } from "../policy/caution.ts";
 import { usesInput } from "../policy/condition.ts";
 import { isVisible } from "../policy/display.ts";
 import type { ExpandedAsk, Subject } from "../policy/model.ts";
-import { strictest } from "../policy/opinion.ts";
+import { asksForGitSettings, strictest } from "../policy/opinion.ts";
 import type { Readings } from "../policy/shell/command.ts";
 import { coversCommand } from "../policy/shell/prefix.ts";
 import { wildcard } from "../policy/wildcard.ts";

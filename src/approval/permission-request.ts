@@ -20,8 +20,7 @@ import {
 import { canonicalJson, type JsonLeaf, jsonLeaves } from "../core/json.ts";
 import { visible, visibleLine } from "../core/visible.ts";
 import type { NeededApproval } from "../policy/approval-rules.ts";
-import { displayPattern, warningsAbout } from "../policy/display.ts";
-import { lookAlikeWarnings } from "../policy/look-alikes.ts";
+import { displayPattern, lookAlikeWarnings, warningsAbout } from "../policy/display.ts";
 import type { ExpandedAsk, Subject } from "../policy/model.ts";
 import { risksShown } from "../policy/risk.ts";
 import { bindingOf } from "./grants.ts";

@@ -27,7 +27,6 @@ import { type JudgedBy, judgeAsks, type UnapprovedAsk, type Verdict } from "./ju
 import type { PlainAlways } from "./offers.ts";
 import { toPermissionRequest } from "./permission-request.ts";
 import type { AnswerEffects, AskRecord, AskStore, PermissionStore, Settlement } from "./ports.ts";
-import { type AnswerProof, proofOf, type ReceiptCheck, withReceipt } from "./proofs-of-answers.ts";
 import {
   changedAsk,
   checkSameAnswer,
@@ -50,7 +49,18 @@ import {
   rejectAsk,
   shownBy,
 } from "./settlements.ts";
-import { type Electorate, isStillMet, mayApprove, meetsNeed, representedBy, voterOf } from "./votes.ts";
+import {
+  type AnswerProof,
+  type Electorate,
+  isStillMet,
+  mayApprove,
+  meetsNeed,
+  proofOf,
+  type ReceiptCheck,
+  representedBy,
+  voterOf,
+  withReceipt,
+} from "./votes.ts";
 
 type EscalationNotices = NoticeSender["escalationsOf"];
 

@@ -25,7 +25,6 @@ import { settlementRecords, voteRecord } from "./decisions.ts";
 import { coversAsk } from "./grants.ts";
 import { plainOffer, timesText } from "./offers.ts";
 import type { AnswerEffects, AskRecord, EndedWait, OpenFilter, PermissionStore, Settlement } from "./ports.ts";
-import type { ReceiptCheck } from "./proofs-of-answers.ts";
 import {
   checkAnswers,
   isQuestion,
@@ -47,6 +46,7 @@ import {
   maxVotes,
   mayApprove,
   meetsNeed,
+  type ReceiptCheck,
   representedBy,
   voteOn,
   voterOf,

@@ -8,9 +8,9 @@ import { type CallToolRequest, CallToolRequestSchema } from "../../gen/opencode/
 import type { CallRef } from "../core/call-ref.ts";
 import { newId } from "../core/ids.ts";
 import { canonicalJson } from "../core/json.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Principal } from "../core/principal.ts";
 import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import { endUnentered, untilUnenteredEnded } from "./approve.ts";
 import { cancelCall } from "./cancel.ts";
@@ -43,7 +43,7 @@ import { type Ready, runKeyOf } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { pendingPart, runningAt } from "./state.ts";
-import { mayStart } from "./stopped.ts";
+import { mayStart } from "./stops.ts";
 import { waitForWorker, waitOf } from "./worker-queue.ts";
 
 /** Fields that CallTool and ExecuteTool have in common. */

@@ -1,5 +1,5 @@
 import type { CallRef } from "../core/call-ref.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { RemoteCall, RemoteMark } from "../tool/remote.ts";
 import { CallGone } from "./ends.ts";
 import { beforeDrain, checkServing, type Engine, whileClaiming } from "./engine.ts";

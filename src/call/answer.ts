@@ -4,10 +4,10 @@ import { PermissionAction, type PermissionSettled } from "../../gen/opencode/too
 import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AnswerSteps } from "../approval/permissions.ts";
 import type { AskRecord, Settlement, SettleResult } from "../approval/ports.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Principal } from "../core/principal.ts";
 import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import { within } from "../core/within.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
 import { endUnentered } from "./approve.ts";
 import { answersTo, nothingAsked } from "./asks.ts";
 import { allowedRecord } from "./call-record.ts";
@@ -24,7 +24,7 @@ import { runKeyOf, type Startable } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, hasFreeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { running } from "./state.ts";
-import { mayStart, stopOf, stopText } from "./stopped.ts";
+import { mayStart, stopOf, stopText } from "./stops.ts";
 
 /** Time that a call may be judged before its last ask is settled. */
 const maxJudgingMs = 50;

@@ -18,7 +18,7 @@ import { checkGuards, questionOf } from "./prepare.ts";
 import { type Approved, placeFor, type Running, runKeyOf } from "./running.ts";
 import { freeSlot, needsSlot, releaseCall, takeSlot } from "./slots.ts";
 import { failed, running, runningAt } from "./state.ts";
-import { checkStopped } from "./stopped.ts";
+import { checkStopped } from "./stops.ts";
 import { leaveForWorker, reserveWorker } from "./worker-queue.ts";
 
 /**

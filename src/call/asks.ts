@@ -21,7 +21,7 @@ import type { AskRecord } from "../approval/ports.ts";
 import { isQuestion, refusalText } from "../approval/refusals.ts";
 import { questionPermission } from "../core/ask.ts";
 import { newId } from "../core/ids.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { ExpandedAsk, Subject } from "../policy/model.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { decideByHooks, isAllowedByHooks } from "./call-hooks.ts";

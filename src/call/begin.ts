@@ -10,9 +10,9 @@ import { noSuchPermission } from "../approval/refusals.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { newId } from "../core/ids.ts";
 import { canonicalJson } from "../core/json.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Principal } from "../core/principal.ts";
 import { lostCall, RequestError } from "../core/request-error.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
 import { foreignName } from "../tool/foreign.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { lexicalWorkspace } from "../tool/workspace.ts";
@@ -36,7 +36,7 @@ import type { CallRecord, Delegation } from "./ports.ts";
 import { prepareStart } from "./prepare.ts";
 import type { OpenSession } from "./sessions.ts";
 import { isTerminal, pendingPart } from "./state.ts";
-import { mayStart } from "./stopped.ts";
+import { mayStart } from "./stops.ts";
 
 /** CallDecision on a delegated call, or the call that still waits for one. */
 export type BeginOutcome =

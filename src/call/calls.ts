@@ -11,9 +11,9 @@ import {
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { canonicalJson } from "../core/json.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
 import type { FileRules } from "../policy/file-rules.ts";
 import type { RemoteCall, RemoteMark } from "../tool/remote.ts";
 import type { TraceContext } from "../tool/tool.ts";

@@ -1,6 +1,6 @@
 import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { RemoteBodies, Reservation } from "../tool/remote.ts";
 import { startsWithOthers } from "./children.ts";
 import { endAsRead, endCall, isTooOld, maxIdempotentAttempts, tooOld } from "./ends.ts";

@@ -38,8 +38,16 @@ import { cautionFor, type ResolvedPath } from "../tool/path-asks.ts";
 import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { judgedWorkspace } from "../tool/workspace.ts";
 import { type PathResolver, rememberPaths, resolvePlanPaths } from "./ask-paths.ts";
-import { createFileHashes, type FileHashes, type FileTree, findProgram, readTree } from "./bound-files.ts";
-import { type CodeText, risksOfCode, withScripts } from "./code-texts.ts";
+import {
+  type CodeText,
+  createFileHashes,
+  type FileHashes,
+  type FileTree,
+  findProgram,
+  readTree,
+  risksOfCode,
+  withScripts,
+} from "./bound-files.ts";
 import { createRecorder, decisionFacts, type Recorder } from "./decision-facts.ts";
 import type { LineAnalysis } from "./line-analysis.ts";
 import { pushTargets } from "./push-targets.ts";

@@ -1,26 +1,28 @@
+import { create } from "@bufbuild/protobuf";
+import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import { newId } from "../core/ids.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
-import type { Reservation } from "../tool/remote.ts";
+import { workspaceRoot } from "../core/paths.ts";
+import { ExecutorLost, NotEntered, WorkerElsewhere } from "../tool/errors.ts";
+import type { RemoteMark, Reservation } from "../tool/remote.ts";
 import { approveCall } from "./approve.ts";
 import { executeBody } from "./body.ts";
 import { createCallHooks } from "./call-hooks.ts";
 import { noteCall } from "./call-record.ts";
 import type { StartGate } from "./children.ts";
-import { CallEnd } from "./ends.ts";
+import { CallEnd, maxIdempotentAttempts } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { WaitTime } from "./observer.ts";
 import type { CallRecord } from "./ports.ts";
 import { resolveTool, runBeforeHooks } from "./prepare.ts";
 import { fenceOf, type Running, runKeyOf, type Startable } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
-import { settleCall } from "./settle.ts";
+import { failCall, settleCall } from "./settle.ts";
 import { freeSlot, waitForSlot } from "./slots.ts";
 import { isTerminal } from "./state.ts";
-import { adviceText, stopOf, stopText } from "./stopped.ts";
-import { endOrLeave } from "./unfinished.ts";
-import { waitForWorker } from "./worker-queue.ts";
+import { adviceText, stopOf, stopText } from "./stops.ts";
+import { offerAgain, waitAgain, waitForWorker } from "./worker-queue.ts";
 
 /** Facts about a launched call that need not be found out again. */
 export interface Launch {
@@ -120,4 +122,40 @@ export async function runCall(engine: Engine, call: Running, ready?: Startable):
   } finally {
     call.observed.over(call.record.part);
   }
+}
+
+/** Ends a call without a result; leaves it, if a worker can still bring one or may be given the call again. */
+export async function endOrLeave(engine: Engine, call: Running, cause: unknown): Promise<ToolPart | undefined> {
+  if (!call.signal.aborted && (await leaveCall(engine, call, cause))) return undefined;
+  return await failCall(engine, call, cause);
+}
+
+/** Lets a call whose body was not entered wait again, and offers it to the workers of all replicas. */
+async function giveBack(engine: Engine, call: Running, mark: RemoteMark, why: string): Promise<void> {
+  const { store } = engine;
+  const { ref, part } = call.record;
+  const title = `Waiting for a worker that runs ${part.tool}: ${why}`;
+  await store.recordEvents(call.fence, [create(ToolProgressSchema, { callId: ref.callId, title })]);
+  const queued = waitAgain(engine, call.record, call.tool);
+  if (await store.restartCall(ref, mark, queued)) await offerAgain(engine, ref, queued.definitionId);
+}
+
+async function leaveCall(engine: Engine, call: Running, cause: unknown): Promise<boolean> {
+  const { log, store } = engine;
+  const { fence, tool } = call;
+  const { attempts, ref, remote } = call.record;
+  if (!remote) return false;
+  try {
+    if (cause instanceof NotEntered) {
+      await giveBack(engine, call, remote, cause.message);
+      return true;
+    }
+    const mayRepeat = cause instanceof ExecutorLost && tool?.idempotent && attempts < maxIdempotentAttempts;
+    if (!mayRepeat && !(cause instanceof WorkerElsewhere)) return false;
+    await store.parkCall(fence, 0);
+  } catch (error) {
+    // The lease lapses, and recovery leaves the call to its worker.
+    log.warn("a call of a worker keeps its owner", { error, callId: ref.callId });
+  }
+  return true;
 }

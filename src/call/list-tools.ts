@@ -5,9 +5,9 @@ import {
   type ToolDefinition,
   ToolDefinitionSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
 import { isListed } from "../policy/known-permissions.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/model.ts";
 import { HookFailure } from "../tool/errors.ts";

@@ -1,6 +1,6 @@
 import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Durability } from "../core/durability.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Tool } from "../tool/tool.ts";
 import { readFormerRun } from "./adopted-body.ts";
 import { executeBody } from "./body.ts";
@@ -8,14 +8,13 @@ import { hookEnvironment } from "./call-hooks.ts";
 import { startedCall, whileStoreAway } from "./call-record.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import { beforeDrain, type Engine, whileClaiming } from "./engine.ts";
-import { newRunning } from "./launch.ts";
+import { endOrLeave, newRunning } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
 import { aboutCall, decodeInput, planContext } from "./prepare.ts";
 import { fenceOf, type Running, runKeyOf } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { settleCall } from "./settle.ts";
 import { isTerminal } from "./state.ts";
-import { endOrLeave } from "./unfinished.ts";
 import { findDefinition } from "./worker-queue.ts";
 
 /**

@@ -22,9 +22,9 @@ import type { Verdict } from "../approval/judge-asks.ts";
 import { createCallView } from "../approval/permission-request.ts";
 import type { Ask } from "../core/ask.ts";
 import { canonicalJson } from "../core/json.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
 import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
 import { checkRules, type LayersFor } from "../policy/layers.ts";
 import { createMatchSteps, type LayerRules, type Layers, type Subject, stepsPerMs } from "../policy/model.ts";
@@ -54,7 +54,7 @@ import type { CallRecordReader, StoreClock, ToolMemory } from "./ports.ts";
 import { noEnvironment, notGuarded, planContext } from "./prepare.ts";
 import { placeFor, subjectFor } from "./running.ts";
 import type { OpenSession, Sessions } from "./sessions.ts";
-import { adviceText, stopDecision, stopOf } from "./stopped.ts";
+import { adviceText, stopDecision, stopOf } from "./stops.ts";
 
 /** Dependencies of the planner. */
 export interface PlannerParts extends Planning {

@@ -3,7 +3,7 @@ import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { canonicalJson } from "../core/json.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { ExpandedAsk, Layers } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
@@ -19,7 +19,7 @@ import type { CallRecord, ToolMemory } from "./ports.ts";
 import { placeFor, type Ready, type Running, subjectFor } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { inputOf, prepared, running } from "./state.ts";
-import { checkStopped } from "./stopped.ts";
+import { checkStopped } from "./stops.ts";
 import { findDefinition } from "./worker-queue.ts";
 
 /** A call before or after it was accepted. */

@@ -1,6 +1,6 @@
 import { ToolErrorReason, ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Tool } from "../tool/tool.ts";
 import { endAsRead, staleText } from "./ends.ts";
 import type { Engine, Review } from "./engine.ts";

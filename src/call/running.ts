@@ -4,7 +4,7 @@ import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { FilePart, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Layers, Subject } from "../policy/model.ts";
 import type { Reservation } from "../tool/remote.ts";
 import type { Tool } from "../tool/tool.ts";

@@ -9,10 +9,9 @@ import {
 } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { setNewest } from "../core/bounded-map.ts";
 import { newId } from "../core/ids.ts";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin, workspaceRoot } from "../core/paths.ts";
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession, RequestError } from "../core/request-error.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
 import { checkRules } from "../policy/layers.ts";
 import { openWorkspace, type Workspace } from "../tool/workspace.ts";
 import { checkMetadata } from "./check-size.ts";

@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
+import { workspaceRoot } from "../core/paths.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { refreshCall } from "./call-record.ts";
 import { CallEnd, CallGone, endAsRead } from "./ends.ts";

@@ -1,7 +1,6 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createPermissions } from "../approval/permissions.ts";
-import type { ReceiptCheck } from "../approval/proofs-of-answers.ts";
-import type { Electorate } from "../approval/votes.ts";
+import type { Electorate, ReceiptCheck } from "../approval/votes.ts";
 import { createWorkers, type Workers } from "../bodies/workers/workers.ts";
 import { createCalls } from "../call/calls.ts";
 import type { CrashMarks } from "../call/crash-marks.ts";
@@ -18,7 +17,7 @@ import { createInputEdit } from "../call/settle.ts";
 import { createShadowFailures } from "../call/shadow.ts";
 import { createSimulation } from "../call/simulation.ts";
 import { failed } from "../call/state.ts";
-import { noStops } from "../call/stopped.ts";
+import { noStops } from "../call/stops.ts";
 import type { Config } from "../config/config.ts";
 import { newId } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";

@@ -1,6 +1,6 @@
 import { lstatSync, mkdirSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import { ConfigError } from "./toml.ts";
 
 /** Reads a file of the operator. `what` names it in errors, and `next` says what to do. */

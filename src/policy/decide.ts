@@ -7,15 +7,19 @@ import {
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Address, namesIn, privateHost, readAddress } from "./address.ts";
-import { addressCaution, caution, hiddenText } from "./caution.ts";
 import type { Facts } from "./condition.ts";
 import type { FileGuard } from "./guard.ts";
-import { createMatchCache, findNarrowerRule, matchRule } from "./match-rule.ts";
 import { type ExpandedAsk, type LayerRules, type Layers, type MatchSteps, TooManySteps } from "./model.ts";
 import {
+  addressCaution,
+  caution,
+  createMatchCache,
   describe,
+  findNarrowerRule,
   firstMatchOfEach,
+  hiddenText,
   type Match,
+  matchRule,
   noMatch,
   noPattern,
   notRestricted,

@@ -1,14 +1,20 @@
 import { create } from "@bufbuild/protobuf";
 import {
   PermissionAction,
+  type PermissionDecision,
   PermissionLayer,
   PermissionReason,
   type RuleMatch,
   RuleMatchSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { maxMatchSteps } from "./model.ts";
-import type { Placed } from "./rule-list.ts";
+import { type Ask, questionPermission } from "../core/ask.ts";
+import { type Address, isAmbiguous } from "./address.ts";
+import { warningsAbout } from "./display.ts";
+import { type LayerRules, type Layers, type MatchSteps, maxMatchSteps } from "./model.ts";
+import { type ConnectorFiles, type GitFiles, gitFile, isGitSettings, protectedFile } from "./protected-files.ts";
+import type { CompiledRules, Placed, Target } from "./rule-list.ts";
 import { actions, type Rule } from "./rules.ts";
+import { foldCase } from "./wildcard.ts";
 
 /** A rule that matched, with its layer. */
 export interface Match extends Placed {
@@ -99,7 +105,7 @@ export const notRestricted: Opinion = {
 };
 
 /** The engine has a person answer, whatever rules and grants say. */
-export function alwaysAsked(why: string): Opinion {
+function alwaysAsked(why: string): Opinion {
   return {
     action: PermissionAction.ASK,
     layer: PermissionLayer.ENGINE,
@@ -184,3 +190,104 @@ export function firstMatchOfEach(found: readonly { text: string; matches: readon
   }
   return [...byIndex.values()].sort((one, other) => one.index - other.index);
 }
+
+/** Finds the rule that decides: the last match in lists that count as one. Undefined if no rule matches. */
+export function matchRule(
+  compiled: CompiledRules,
+  group: readonly LayerRules[],
+  target: Target,
+  steps: MatchSteps,
+): Match | undefined {
+  for (const list of group.toReversed()) {
+    const placed = compiled(list.rules).last(target, steps);
+    if (placed) return toMatch(list, placed);
+  }
+  return undefined;
+}
+
+/** Finds every rule of lists that count as one that matches a target, in order: the last one decides. */
+export type MatchRules = (group: readonly LayerRules[], target: Target) => readonly Match[];
+
+/** Creates a `MatchRules` that caches by text, for one decision: a command has many texts, and each is matched often. */
+export function createMatchCache(compiled: CompiledRules, steps: MatchSteps): MatchRules {
+  const known = new Map<LayerRules, Map<string, readonly Match[]>>();
+  const matchesIn = (list: LayerRules, target: Target): readonly Match[] => {
+    const ofList = known.get(list) ?? new Map<string, readonly Match[]>();
+    known.set(list, ofList);
+    const before = ofList.get(target.text);
+    if (before) return before;
+    const matches = compiled(list.rules)
+      .all(target, steps)
+      .map((placed) => toMatch(list, placed));
+    ofList.set(target.text, matches);
+    return matches;
+  };
+  return (group, target) => group.flatMap((list) => matchesIn(list, target));
+}
+
+/** Finds the first rule of any layer that asks or denies for a part of a permission only. */
+export function findNarrowerRule(
+  compiled: CompiledRules,
+  { wide, narrow }: Layers,
+  permission: string,
+): Match | undefined {
+  for (const list of [...wide, ...narrow]) {
+    const placed = compiled(list.rules)
+      .about(permission)
+      .find(({ rule }) => rule.action !== PermissionAction.ALLOW && (rule.pattern !== "*" || rule.when));
+    if (placed) return toMatch(list, placed);
+  }
+  return undefined;
+}
+
+function toMatch({ layer, source = "" }: LayerRules, { index, rule }: Placed): Match {
+  return { layer, source, index, rule };
+}
+
+/** Returns the caution that forces an ask although rules or grants allow; undefined if there is none. `at` is the place in the patterns. */
+export function caution(
+  { permission, patterns, paths, alwaysAsk }: Ask,
+  at: number,
+  connectorFiles: ConnectorFiles,
+  gitFiles?: GitFiles,
+): Opinion | undefined {
+  if (permission === questionPermission) return alwaysAsked("only a person can answer a question");
+  const path = paths?.[at] ?? patterns[at] ?? "";
+  const file =
+    protectedFile(permission, path) ?? connectorFiles.describe(permission, path) ?? gitFile(permission, path, gitFiles);
+  if (file !== undefined) return { ...alwaysAsked(""), reason: `engine: ${path} ${alwaysAskedFor(file)}` };
+  const system = systemFile(permission, path);
+  if (system !== undefined) return alwaysAsked(`${path} is ${system}`);
+  return alwaysAsk === undefined ? undefined : alwaysAsked(`${path} ${alwaysAsk}`);
+}
+
+/** Checks if a decision asks because its path holds the settings of a repository, and for no other reason. */
+export function asksForGitSettings({ pattern, reason }: Pick<PermissionDecision, "pattern" | "reason">): boolean {
+  const what = protectedFile("edit", pattern);
+  return isGitSettings(pattern) && what !== undefined && reason.endsWith(`.git/config ${alwaysAskedFor(what)}`);
+}
+
+/** Returns the caution about text of which an approver would not see everything. */
+export function hiddenText(pattern: string): Opinion | undefined {
+  const [warning] = warningsAbout(pattern);
+  return warning === undefined ? undefined : alwaysAsked(warning);
+}
+
+/** Returns the caution about the port or path of an address that rules allow. */
+export function addressCaution(address: Address, namesPort: boolean): Opinion | undefined {
+  if (isAmbiguous(address)) return askedFirst("its path has an encoded `..` that only the server would decode");
+  if (!namesPort) return askedFirst(`it has port ${address.port}, which the rule does not name`);
+  return undefined;
+}
+
+/** Describes files of the kernel, which have other effects than plain files when read or written. */
+function systemFile(permission: string, path: string): string | undefined {
+  const folded = foldCase(path);
+  if (/^\/proc\/(\d+|self|thread-self)(\/|$)/.test(folded)) return "the memory and environment of a process";
+  if (permission === "external_directory" || folded === "/dev/null") return undefined;
+  return /^\/(proc|sys|dev)(\/|$)/.test(folded) ? "an interface of the kernel, not a plain file" : undefined;
+}
+
+const alwaysAskedFor = (file: string) => `is ${file}: always asked`;
+
+const askedFirst = (why: string): Opinion => ({ ...noMatch, reason: `${why}: ask`, code: PermissionReason.NOT_NAMED });

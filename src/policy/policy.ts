@@ -8,7 +8,6 @@ import { type ConfiguredApprovals, type NeededApproval, neededApproval } from ".
 import { decideLine, decidePattern, decideWithoutPattern, type PolicyState } from "./decide.ts";
 import type { FileRules } from "./file-rules.ts";
 import { createFileGuard, deniedPaths, type Guard } from "./guard.ts";
-import { matchRule } from "./match-rule.ts";
 import {
   createMatchSteps,
   type ExpandedAsk,
@@ -20,6 +19,7 @@ import {
   TooManySteps,
   type Wall,
 } from "./model.ts";
+import { matchRule } from "./opinion.ts";
 import { createConnectorFiles, gitFile, protectedFile } from "./protected-files.ts";
 import { type ReadPlace, readDoubts } from "./read-doubts.ts";
 import { type CompiledRules, createCompiledRules, isPathKind, rulesOf, type Target, targetOf } from "./rule-list.ts";

@@ -1,6 +1,6 @@
 import { lstatSync, readFileSync, realpathSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import type { Hidden, SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import { type Disk, kernelData } from "./disk.ts";
 import { kernelSwitches, writableSwitch } from "./git-directories.ts";

@@ -9,7 +9,7 @@ import {
   type Stats,
 } from "node:fs";
 import { join } from "node:path";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import { listNames } from "../core/read-files.ts";
 import type { Hidden, SandboxPlace } from "./confinement.ts";
 import {

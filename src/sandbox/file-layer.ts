@@ -1,4 +1,4 @@
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import type { SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import { type ExpectedMounts, identityOf, uncoveredPath } from "./git-directories.ts";
 import type { Covered, LayerShare } from "./layers.ts";

@@ -1,6 +1,6 @@
 import { readdirSync } from "node:fs";
 import { basename, dirname } from "node:path";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import type { FileUse } from "../policy/file-decisions.ts";
 import { liveNames } from "../policy/protected-files.ts";
 import type { ReadPlace } from "../policy/read-doubts.ts";

@@ -3,7 +3,7 @@ import { relative } from "node:path";
 import { Worker } from "node:worker_threads";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { assets } from "../core/assets.ts";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import type { FileRules } from "../policy/file-rules.ts";
 import { expandHome, type Rule } from "../policy/rules.ts";
 import { matcher, toSlashes } from "../policy/wildcard.ts";

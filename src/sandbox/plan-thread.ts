@@ -2,7 +2,7 @@ import { type BigIntStats, lstatSync, readdirSync, readFileSync, readlinkSync } 
 import { basename, dirname, join, relative } from "node:path";
 import { serialize } from "node:v8";
 import { parentPort } from "node:worker_threads";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import { createFileDecisions } from "../policy/file-decisions.ts";
 import { rulesThatName } from "../policy/file-rules.ts";
 import {

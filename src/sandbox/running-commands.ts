@@ -1,5 +1,5 @@
 import { lstatSync, readFileSync } from "node:fs";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import type { PlaceFiles, SandboxPlace } from "./confinement.ts";
 import type { LayerShare } from "./layers.ts";
 import type { MountPoints } from "./mount-points.ts";

@@ -2,7 +2,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { homedir, tmpdir } from "node:os";
 import { text } from "node:stream/consumers";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import type { Wall } from "../policy/model.ts";
 import { type BaseSettings, baseLayer } from "./base-layer.ts";
 import type { AgentConfinement, SandboxConfinement, SandboxPlace } from "./confinement.ts";

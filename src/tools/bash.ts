@@ -2,7 +2,7 @@ import { lstat, realpath, stat } from "node:fs/promises";
 import { constants } from "node:os";
 import { setTimeout as delay } from "node:timers/promises";
 import * as z from "zod";
-import { isWithin } from "../core/is-within.ts";
+import { isWithin } from "../core/paths.ts";
 import { visible as shown } from "../core/visible.ts";
 import type { PlaceDirectory, SandboxConfinement, SandboxPlace } from "../sandbox/confinement.ts";
 import type { Confined } from "../sandbox/layers.ts";

@@ -21,9 +21,9 @@ import { PermissionReply, PermissionResponseSchema, ToolErrorReason } from "../.
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Settlement } from "../../src/approval/ports.ts";
 import type { Store } from "../../src/call/ports.ts";
+import { workspaceRoot } from "../../src/core/paths.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { RequestError } from "../../src/core/request-error.ts";
-import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import { createDelegates } from "../../src/people/delegates.ts";
 import type { ApprovalRule } from "../../src/policy/approval-rules.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";

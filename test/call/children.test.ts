@@ -12,8 +12,8 @@ import {
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Store } from "../../src/call/ports.ts";
 import { failed } from "../../src/call/state.ts";
+import { workspaceRoot } from "../../src/core/paths.ts";
 import type { Principal } from "../../src/core/principal.ts";
-import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import type { DefinedTool } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";

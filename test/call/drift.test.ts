@@ -6,8 +6,8 @@ import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_s
 import { PermissionReply, PermissionResponseSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Store } from "../../src/call/ports.ts";
+import { workspaceRoot } from "../../src/core/paths.ts";
 import type { Principal } from "../../src/core/principal.ts";
-import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import { agent } from "../model/clients.ts";
 import { startReplicas } from "../model/replicas.ts";

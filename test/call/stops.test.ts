@@ -2,7 +2,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { StopTargetSchema } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
-import { maxStopsAgeMs } from "../../src/call/stopped.ts";
+import { maxStopsAgeMs } from "../../src/call/stops.ts";
 import { agent } from "../model/clients.ts";
 import { startReplica } from "./replica.ts";
 

@@ -8,9 +8,9 @@ import { create, createFileRegistry, fromBinary, type Message, toBinary } from "
 import { FileDescriptorSetSchema } from "@bufbuild/protobuf/wkt";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { readLimits } from "../../src/config/schema.ts";
-import { createEdgeLimits } from "../../src/edge/api/edge-context.ts";
 import { createFailures, type Failures } from "../../src/edge/api/failures.ts";
 import { RequestFailure } from "../../src/edge/api/request-failure.ts";
+import { createEdgeLimits } from "../../src/edge/api/rpc.ts";
 import { createConnectionCaps } from "../../src/edge/http/connection-caps.ts";
 import { createHttpGuard } from "../../src/edge/http/guard.ts";
 import { dispatch } from "../../src/edge/http/handler.ts";

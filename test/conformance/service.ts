@@ -1,9 +1,8 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { create, type DescService, type Message, type Registry } from "@bufbuild/protobuf";
 import { type Any, anyPack, anyUnpack } from "@bufbuild/protobuf/wkt";
-import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
 import { type FailureDetail, RequestFailure, type Status, statusNumbers } from "../../src/edge/api/request-failure.ts";
-import { type Rpc, rpcsOf } from "../../src/edge/api/rpc.ts";
+import { type EdgeContext, type Rpc, rpcsOf } from "../../src/edge/api/rpc.ts";
 
 /** An error that a request of the suite defines; every other failure is the edge's. */
 export class DefinedError extends RequestFailure {}

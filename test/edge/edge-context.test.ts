@@ -2,7 +2,7 @@ import { createClient, type Interceptor, type Transport } from "@connectrpc/conn
 import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
+import type { EdgeContext } from "../../src/edge/api/rpc.ts";
 import { startServer } from "./server.ts";
 
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
 import { nextPageToken, pageAfter, pageBefore } from "../../src/edge/api/paging.ts";
+import type { EdgeContext } from "../../src/edge/api/rpc.ts";
 
 // Only the member that paging uses.
 const context = { limits: { defaultPageSize: 100 } } as EdgeContext;

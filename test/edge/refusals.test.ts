@@ -14,7 +14,7 @@ import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_p
 import { readLimits } from "../../src/config/schema.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 import { createBrowserSignIn } from "../../src/edge/api/browser-sign-in.ts";
-import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
+import type { EdgeContext } from "../../src/edge/api/rpc.ts";
 import { startServer } from "./server.ts";
 
 /** A form of a request: its protocol, and whether the rpc answers with a stream. */

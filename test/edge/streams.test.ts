@@ -17,7 +17,7 @@ import {
   RunAgentsResponseSchema,
 } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { readLimits } from "../../src/config/schema.ts";
-import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
+import type { EdgeContext } from "../../src/edge/api/rpc.ts";
 import { EnvelopeParser } from "../../src/edge/rpc/direct.ts";
 import { withFlags } from "../../src/edge/rpc/wire.ts";
 import { startServer } from "./server.ts";

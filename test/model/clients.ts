@@ -3,9 +3,9 @@ import { ErrorReasonSchema } from "../../gen/opencode/tool/v1/error_reason_pb.ts
 import { PermissionOutcomeSchema, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, PermissionResponseSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { workspaceRoot } from "../../src/core/paths.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { RequestError } from "../../src/core/request-error.ts";
-import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import { type Follower, startFollower } from "./follower.ts";
 import type { Ledger } from "./ledger.ts";
 import type { Act } from "./model.ts";

@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
-import { warningsAbout } from "../../src/policy/display.ts";
-import { lookAlikeWarnings } from "../../src/policy/look-alikes.ts";
+import { lookAlikeWarnings, warningsAbout } from "../../src/policy/display.ts";
 
 test.each([
   ["rm а.txt", []],

@@ -1,6 +1,6 @@
 import { lstat, readdir, realpath } from "node:fs/promises";
 import { basename, join, relative } from "node:path";
-import { isWithin } from "../../core/is-within.ts";
+import { isWithin } from "../../core/paths.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import { openFile } from "../../tool/open-file.ts";
 import type { Problem } from "../processes/problem.ts";

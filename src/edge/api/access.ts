@@ -17,8 +17,7 @@ import { RequestError } from "../../core/request-error.ts";
 import type { Credentials } from "../../people/credentials.ts";
 import { anonymousIdentity } from "../../people/person.ts";
 import { type BrowserSignIn, browserTokenOf } from "./browser-sign-in.ts";
-import type { RequestHeaders } from "./edge-context.ts";
-import { nameOfRpc } from "./rpc.ts";
+import { nameOfRpc, type RequestHeaders } from "./rpc.ts";
 
 /** Admits a request by its headers alone, so that the body of a refused request is never read. */
 export type AccessGate = (request: { rpc: DescMethod; headers: RequestHeaders; signal: AbortSignal }) => Principal;

@@ -1,7 +1,7 @@
 import { hash, randomBytes } from "node:crypto";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { RequestError } from "../../core/request-error.ts";
-import type { RequestHeaders } from "./edge-context.ts";
+import type { RequestHeaders } from "./rpc.ts";
 
 /**
  * The sign-in of browsers. A browser's token has two halves: one in a cookie that no script can read, and one in the storage

@@ -9,11 +9,9 @@ import type { Credentials } from "../../people/credentials.ts";
 import type { ProviderSignIns } from "../../people/provider-sign-ins.ts";
 import { checkRole } from "./access.ts";
 import { callbackOf, checkOwnPage } from "./browser-sign-in.ts";
-import type { RequestHeaders } from "./edge-context.ts";
 import { newestFirstKey, pageByKey } from "./paging.ts";
 import { invalidField } from "./request-failure.ts";
-import type { ServiceFunctions } from "./rpc.ts";
-import { approverOf, type SenderDomain } from "./rpc.ts";
+import { approverOf, type RequestHeaders, type SenderDomain, type ServiceFunctions } from "./rpc.ts";
 
 /** Domain that CredentialService works on. */
 export interface CredentialServiceDomain extends SenderDomain {

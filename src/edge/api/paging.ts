@@ -1,4 +1,4 @@
-import type { EdgeContext } from "./edge-context.ts";
+import type { EdgeContext } from "./rpc.ts";
 
 /** Fields of a request for a page of a list. */
 interface PageRequest {

@@ -21,13 +21,12 @@ import type { RuleReview } from "../../call/rule-review.ts";
 import type { Sessions } from "../../call/sessions.ts";
 import type { Simulation } from "../../call/simulation.ts";
 import type { Watcher } from "../../call/watcher.ts";
+import { workspaceRoot } from "../../core/paths.ts";
 import type { Principal } from "../../core/principal.ts";
-import { workspaceRoot } from "../../core/workspace-root.ts";
 import type { Passkeys } from "../../people/passkeys.ts";
-import type { EdgeContext } from "./edge-context.ts";
 import { nextPageToken, pageAfter, pageBefore, pageLimit } from "./paging.ts";
 import { answerTooLate, timeHeader } from "./request-failure.ts";
-import { approverOf, type SenderDomain, type ServiceFunctions } from "./rpc.ts";
+import { approverOf, type EdgeContext, type SenderDomain, type ServiceFunctions } from "./rpc.ts";
 import { createStoreMark } from "./store-mark.ts";
 
 /** Domain that PermissionService works on. */

@@ -32,15 +32,13 @@ import type { BudgetShare } from "../http/socket-limits.ts";
 import { checkRole } from "./access.ts";
 import { type ChannelServiceDomain, channelService } from "./channel-service.ts";
 import { type CredentialServiceDomain, credentialService, recordOf } from "./credential-service.ts";
-import type { EdgeContext } from "./edge-context.ts";
 import type { Failures } from "./failures.ts";
 import { newestFirstKey, nextPageToken, pageBefore, pageByKey } from "./paging.ts";
 import { type PermissionServiceDomain, permissionService } from "./permission-service.ts";
-import { approverOf, type Rpc, rpcsOf, type SenderDomain, type ServiceFunctions } from "./rpc.ts";
+import { approverOf, type EdgeContext, type Rpc, rpcsOf, type SenderDomain, type ServiceFunctions } from "./rpc.ts";
 import type { StreamToolsDomain } from "./streamed-call.ts";
 import { createStreamTools, createWatchMany, streamMessageBytes } from "./streams.ts";
-import type { ToolServiceDomain } from "./tool-domain.ts";
-import { toolService } from "./tool-service.ts";
+import { type ToolServiceDomain, toolService } from "./tool-service.ts";
 
 /** The services of the contract. */
 export const contract = {

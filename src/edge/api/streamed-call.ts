@@ -16,10 +16,8 @@ import type { CallRef } from "../../core/call-ref.ts";
 import { findUnwritable } from "../../core/contract-validator.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { BudgetShare } from "../http/socket-limits.ts";
-import type { EdgeContext } from "./edge-context.ts";
-import { callerOf, type SenderDomain } from "./rpc.ts";
-import { followCall } from "./tool-calls.ts";
-import type { ToolServiceDomain } from "./tool-domain.ts";
+import { callerOf, type EdgeContext, type SenderDomain } from "./rpc.ts";
+import { followCall, type ToolServiceDomain } from "./tool-service.ts";
 
 /** Domain that StreamTools works on. */
 export interface StreamToolsDomain extends Pick<ToolServiceDomain, "calls" | "store" | "about">, SenderDomain {

@@ -10,10 +10,9 @@ import {
   type WatchManyResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { BudgetShare } from "../http/socket-limits.ts";
-import type { EdgeContext } from "./edge-context.ts";
 import type { Failures } from "./failures.ts";
 import { clientLeft, invalidField, overloaded, type RequestFailure, statusNumbers } from "./request-failure.ts";
-import { nameOfRpc, type ServiceFunctions } from "./rpc.ts";
+import { type EdgeContext, nameOfRpc, type ServiceFunctions } from "./rpc.ts";
 import { StreamedCall, type StreamToolsDomain } from "./streamed-call.ts";
 
 /** Maximum size of one request message. */

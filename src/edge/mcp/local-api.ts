@@ -4,10 +4,18 @@ import { PermissionService } from "../../../gen/opencode/tool/v1/permission_serv
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
-import { createEdgeContext, type EdgeContext, type EdgeLimits, ResponseMetadata } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
 import { notServed } from "../api/request-failure.ts";
-import { createMessageCheck, nameOfRpc, type Rpc, rpcsOf } from "../api/rpc.ts";
+import {
+  createEdgeContext,
+  createMessageCheck,
+  type EdgeContext,
+  type EdgeLimits,
+  nameOfRpc,
+  ResponseMetadata,
+  type Rpc,
+  rpcsOf,
+} from "../api/rpc.ts";
 import type { Services } from "../api/services.ts";
 import { toConnectError } from "../rpc/errors.ts";
 

@@ -5,8 +5,8 @@ import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.t
 import { createFeed, type Feed, followFeed, parsePosition, positionAt, positionText } from "../../call/feed.ts";
 import type { Store, StoreClock, StoreMembership } from "../../call/ports.ts";
 import { mayAccess, type Sessions } from "../../call/sessions.ts";
+import { workspaceRoot } from "../../core/paths.ts";
 import type { Principal } from "../../core/principal.ts";
-import { workspaceRoot } from "../../core/workspace-root.ts";
 import { cutResponse, type Response } from "../http/handler.ts";
 import { type EventSources, type RestEvent, type RootDirectories, restEvents, sessionChange } from "./shapes.ts";
 

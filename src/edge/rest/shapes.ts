@@ -18,7 +18,7 @@ import type { AskStore } from "../../approval/ports.ts";
 import type { CallRecordReader, OutputStore } from "../../call/ports.ts";
 import { isTerminal } from "../../call/state.ts";
 import { timeOfId } from "../../core/ids.ts";
-import { workspaceRoot } from "../../core/workspace-root.ts";
+import { workspaceRoot } from "../../core/paths.ts";
 import { partUpdated, permissionReplied, permissionUpdated } from "../../view/json-form/convert.ts";
 
 /** Directories of the workspace roots, by name. */

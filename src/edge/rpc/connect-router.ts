@@ -20,7 +20,6 @@ import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from
 import { peerOf } from "../../core/peer-uid.ts";
 import type { Principal } from "../../core/principal.ts";
 import { type AccessGate, publicPrincipal } from "../api/access.ts";
-import { createEdgeContext, type EdgeContext, type EdgeLimits } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
 import {
   clientLeft,
@@ -30,7 +29,14 @@ import {
   requestTooLarge,
   unreadableRequest,
 } from "../api/request-failure.ts";
-import { type CheckMessage, nameOfRpc, type Rpc } from "../api/rpc.ts";
+import {
+  type CheckMessage,
+  createEdgeContext,
+  type EdgeContext,
+  type EdgeLimits,
+  nameOfRpc,
+  type Rpc,
+} from "../api/rpc.ts";
 import { createConnectionPeer, type Handler, type Request, type Response } from "../http/handler.ts";
 import { sendRefusal, toConnectError } from "./errors.ts";
 import { type BodyLimits, readBody, streamBody } from "./request-body.ts";

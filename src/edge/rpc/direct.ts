@@ -9,9 +9,17 @@ import {
 import { Code, ConnectError } from "@connectrpc/connect";
 import { type Compression, compressedFlag } from "@connectrpc/connect/protocol";
 import { publicPrincipal } from "../api/access.ts";
-import { createEdgeContext, type EdgeContext, type ListedHeaders, ResponseMetadata } from "../api/edge-context.ts";
 import { bodyTimedOut, clientLeft, deadlinePassed, messageTooLarge, unreadableStream } from "../api/request-failure.ts";
-import { type BidiRpc, nameOfRpc, type Rpc, type SingleRequestRpc } from "../api/rpc.ts";
+import {
+  type BidiRpc,
+  createEdgeContext,
+  type EdgeContext,
+  type ListedHeaders,
+  nameOfRpc,
+  ResponseMetadata,
+  type Rpc,
+  type SingleRequestRpc,
+} from "../api/rpc.ts";
 import {
   type ConnectionPeer,
   createConnectionPeer,

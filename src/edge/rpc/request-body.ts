@@ -1,5 +1,5 @@
-import type { EdgeLimits } from "../api/edge-context.ts";
 import { bodyTimedOut, clientLeft, requestTooLarge } from "../api/request-failure.ts";
+import type { EdgeLimits } from "../api/rpc.ts";
 import type { Request } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 

@@ -12,10 +12,9 @@ import { type Compression, compressedFlag, compressionNegotiate } from "@connect
 import type { Logger } from "../../core/logger.ts";
 import { writeTogether } from "../../core/write-together.ts";
 import type { AccessGate } from "../api/access.ts";
-import type { EdgeLimits, ResponseMetadata } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
 import { notOneMessage, unreadableRequest } from "../api/request-failure.ts";
-import type { CheckMessage, Rpc } from "../api/rpc.ts";
+import type { CheckMessage, EdgeLimits, ResponseMetadata, Rpc } from "../api/rpc.ts";
 import type { Request } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import type { BodyLimits } from "./request-body.ts";

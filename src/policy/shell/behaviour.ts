@@ -1,4 +1,3 @@
-import { runCompiler } from "./compiler.ts";
 import {
   type Below,
   commandsWithin,
@@ -10,14 +9,11 @@ import {
   usesIn,
 } from "./effects.ts";
 import { gitOptions, runGit, runsWithoutFiles } from "./git.ts";
+import { belowDirectories, isTameAwk, isTameSed, runCompiler, runFind, runPackages, runTar } from "./grammars.ts";
 import { interpret, interpreter } from "./interpreters.ts";
 import type { SimpleCommand, Word } from "./line.ts";
 import { dangersOf, each, type Operand, type Option, type OptionReader, optionReader } from "./options.ts";
-import { runPackages } from "./packages.ts";
 import { changesShell, type Program, programs } from "./programs.ts";
-import { isTameAwk, isTameSed } from "./scripts.ts";
-import { runTar } from "./tar.ts";
-import { belowDirectories, runFind } from "./walks.ts";
 import { isWrapper, wrap } from "./wrappers.ts";
 
 /** Returns the effects of a command, as far as its program is known; for an unknown program the paths that its words may be. */

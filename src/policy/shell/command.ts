@@ -1,8 +1,7 @@
 import { effectsOf, mayRunItsWords, movesPaths, programOf } from "./behaviour.ts";
-import { type CodeFile, type CommandCode, commandCode } from "./code.ts";
+import { type CodeFile, type CommandCode, commandCode, type FeedingPipeline, pipelinesIn } from "./code.ts";
 import type { Danger, Inner, RiskFound, Use } from "./effects.ts";
 import { type CommandLine, type Join, Opaque, type SimpleCommand, type Word } from "./line.ts";
-import { type FeedingPipeline, pipelinesIn } from "./pipelines.ts";
 import { changesShell } from "./programs.ts";
 import { maxReadLength, readLine } from "./reader.ts";
 import { confirm, mentionedIn } from "./second-reading.ts";

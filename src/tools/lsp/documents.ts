@@ -2,7 +2,7 @@ import { type BigIntStats, type FSWatcher, lstatSync, watch } from "node:fs";
 import { dirname, join } from "node:path";
 import { setImmediate } from "node:timers/promises";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { isWithin } from "../../core/is-within.ts";
+import { isWithin } from "../../core/paths.ts";
 import { listNames } from "../../core/read-files.ts";
 import { projectFiles } from "../fs/ripgrep.ts";
 import type { LanguageConnection } from "./connection.ts";

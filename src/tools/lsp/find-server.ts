@@ -1,8 +1,8 @@
 import { existsSync, readFileSync, realpathSync } from "node:fs";
 import { dirname, extname, join } from "node:path";
-import { isWithin } from "../../core/is-within.ts";
 import type { LanguageServer, ServerCommand } from "../../core/language-server.ts";
 import { locateProgram } from "../../core/locate-program.ts";
+import { isWithin } from "../../core/paths.ts";
 import type { McpProgram } from "../../sources/mcp/program-transport.ts";
 
 /** A language server, and the project for which it runs. */

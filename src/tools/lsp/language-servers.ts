@@ -1,9 +1,8 @@
 import type { Ask } from "../../core/ask.ts";
-import { isWithin } from "../../core/is-within.ts";
 import type { CodeSettings, LanguageServer } from "../../core/language-server.ts";
+import { isWithin, workspaceRoot } from "../../core/paths.ts";
 import { visible } from "../../core/visible.ts";
 import { within } from "../../core/within.ts";
-import { workspaceRoot } from "../../core/workspace-root.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { Workspace } from "../../tool/workspace.ts";
 import { ServerEnded } from "./connection.ts";

@@ -2,7 +2,7 @@ import { closeSync } from "node:fs";
 import { basename, relative } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Ask } from "../../core/ask.ts";
-import { isWithin } from "../../core/is-within.ts";
+import { isWithin } from "../../core/paths.ts";
 import { visible } from "../../core/visible.ts";
 import { untilAborted, within } from "../../core/within.ts";
 import type { SandboxPlace } from "../../sandbox/confinement.ts";

@@ -16,7 +16,7 @@ import { copyFile, mkdir, writeFile } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import type { PreviewSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { isWithin } from "../../core/is-within.ts";
+import { isWithin } from "../../core/paths.ts";
 import { visible } from "../../core/visible.ts";
 import type { Confined, Covered } from "../../sandbox/layers.ts";
 import { isUndecodable, rawPathOf } from "../../sandbox/mount-plan.ts";
