@@ -1,3 +1,4 @@
+import { globSync, readFileSync } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
 import { Session } from "node:inspector/promises";
 import { join } from "node:path";
@@ -21,9 +22,14 @@ type Ran = ReadonlyMap<string, number>;
 /**
  * Counts the files of src, and the functions in them, that one request runs through at a service that has answered such requests
  * before, by V8's coverage of this process. Functions that also run while nothing is asked do not count, nor does what threads do.
+ * Prints the size of src, too.
  */
 export async function measureFiles(folder: string, print: (text: string) => void): Promise<void> {
   const [workspace, config] = [join(folder, "files"), join(folder, "files.toml")];
+  const paths = globSync("**/*.{ts,tsx,lua}", { cwd: new URL(src) });
+  const lines = paths.map((path) => readFileSync(new URL(path, src), "utf8").split("\n").length - 1);
+  const sum = lines.reduce((all, of) => all + of, 0);
+  print(`src has ${sum.toLocaleString("en")} lines of TypeScript and Lua in ${paths.length} files.`);
   await mkdir(workspace, { recursive: true });
   await Promise.all([writeFile(join(workspace, "a.txt"), "text\n"), writeFile(config, settings)]);
   const flags = { config, workspace, data: join(folder, "files-data"), listen: "127.0.0.1:0" };

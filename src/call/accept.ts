@@ -41,10 +41,9 @@ import { prepareStart } from "./prepare.ts";
 import { countUnrecorded, mayRecordOnce, recordOnce } from "./record-once.ts";
 import { type Ready, runKeyOf } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
-import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { pendingPart, runningAt } from "./state.ts";
 import { mayStart } from "./stops.ts";
-import { waitForWorker, waitOf } from "./worker-queue.ts";
+import { freeSlot, needsSlot, takeSlot, waitForWorker, waitOf } from "./waiting.ts";
 
 /** Fields that CallTool and ExecuteTool have in common. */
 export type CallRequest = Pick<

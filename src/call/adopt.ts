@@ -7,7 +7,7 @@ import { launchAgain } from "./parents.ts";
 import type { CallRecord } from "./ports.ts";
 import { fenceOf, type Running, runKeyOf } from "./running.ts";
 import { isTerminal } from "./state.ts";
-import { findDefinition, offerAgain, waitAgain } from "./worker-queue.ts";
+import { findDefinition, offerAgain, waitAgain } from "./waiting.ts";
 
 /**
  * Outcome of an adoption: "ended" if the worker's run of the body is not the call's any more, "foreign" if the mark is not that of this

@@ -22,9 +22,9 @@ import { questionOf, resolveTool } from "./prepare.ts";
 import { rebindBeforeApproval } from "./rebind.ts";
 import { runKeyOf, type Startable } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
-import { freeSlot, hasFreeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { running } from "./state.ts";
 import { mayStart, stopOf, stopText } from "./stops.ts";
+import { freeSlot, hasFreeSlot, needsSlot, takeSlot } from "./waiting.ts";
 
 /** Time that a call may be judged before its last ask is settled. */
 const maxJudgingMs = 50;

@@ -16,10 +16,9 @@ import { type Engine, isLeaseValid, isTaken } from "./engine.ts";
 import type { Fence } from "./ports.ts";
 import { checkGuards, questionOf } from "./prepare.ts";
 import { type Approved, placeFor, type Running, runKeyOf } from "./running.ts";
-import { freeSlot, needsSlot, releaseCall, takeSlot } from "./slots.ts";
 import { failed, running, runningAt } from "./state.ts";
 import { checkStopped } from "./stops.ts";
-import { leaveForWorker, reserveWorker } from "./worker-queue.ts";
+import { freeSlot, leaveForWorker, needsSlot, releaseCall, reserveWorker, takeSlot } from "./waiting.ts";
 
 /**
  * Steps 4 to 7: plans, judges and asks, and starts over until the plan that is allowed is the one that carries the start mark. A

@@ -30,9 +30,9 @@ import { approvalDigest } from "./digests.ts";
 import { denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { type Running, subjectFor } from "./running.ts";
-import { outsideSlot } from "./slots.ts";
-import { storePreview, storeView } from "./spill.ts";
 import { inputOf } from "./state.ts";
+import { storePreview, storeView } from "./stored-outputs.ts";
+import { outsideSlot } from "./waiting.ts";
 
 /** An ask from a running body, what approvers see of its effect, and its questions if it is one for the permission `question`. */
 export interface AskOfBody extends Pick<Plan, "questions"> {

@@ -31,8 +31,8 @@ import { approvalDigest } from "./digests.ts";
 import { CallEnd, denied, maxLifeMs, waitsAlone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { Running } from "./running.ts";
-import { storePreview, storeView } from "./spill.ts";
 import { inputOf } from "./state.ts";
+import { storePreview, storeView } from "./stored-outputs.ts";
 
 /** Settlements of a call's asks that concern one plan, which is named by its digest. */
 export interface CallAnswers {

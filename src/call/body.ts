@@ -14,8 +14,8 @@ import { createProgress } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { aboutCall, planContext } from "./prepare.ts";
 import { type Approved, ensureRecorded, type Running, recordInBackground } from "./running.ts";
-import { outsideSlot } from "./slots.ts";
-import { storeBytes } from "./spill.ts";
+import { storeBytes } from "./stored-outputs.ts";
+import { outsideSlot } from "./waiting.ts";
 
 /** Result of a body and the output that it wrote. */
 export interface Returned {

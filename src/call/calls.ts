@@ -35,9 +35,8 @@ import { createReview } from "./rebind.ts";
 import { untilRecorded } from "./record-once.ts";
 import { runKeyOf } from "./running.ts";
 import type { KnownSession, SessionAccess } from "./sessions.ts";
-import { createSlots } from "./slots.ts";
 import { enforceStops, resumeCalls, stopCalls } from "./stops.ts";
-import { countQueued } from "./worker-queue.ts";
+import { countQueued, createSlots } from "./waiting.ts";
 
 /** Calls of one replica, as the edge and the timers use them. */
 export type Calls = ReturnType<typeof createCalls>;

@@ -8,7 +8,7 @@ import { waitForEnd } from "./follow.ts";
 import type { CallRecord } from "./ports.ts";
 import { type Running, runKeyOf } from "./running.ts";
 import { isTerminal } from "./state.ts";
-import { endCancelled, isGivenBack } from "./worker-queue.ts";
+import { endCancelled, isGivenBack } from "./waiting.ts";
 
 /** Ends a call with CANCELLED and returns the stored part; returns a call that has ended as it is. */
 export async function cancelCall(engine: Engine, ref: CallRef, message: string): Promise<ToolPart> {

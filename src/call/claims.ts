@@ -9,9 +9,19 @@ import { launchCall } from "./launch.ts";
 import type { CallRecord, CallWithAsks } from "./ports.ts";
 import { rebindOrEnd } from "./rebind.ts";
 import { runKeyOf } from "./running.ts";
-import { freeSlot, hasFreeSlot, needsSlot, nextWaiting, takeSlot, takeWaiting, waitForSlot } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
-import { endCancelled, findDefinition, waitForWorker } from "./worker-queue.ts";
+import {
+  endCancelled,
+  findDefinition,
+  freeSlot,
+  hasFreeSlot,
+  needsSlot,
+  nextWaiting,
+  takeSlot,
+  takeWaiting,
+  waitForSlot,
+  waitForWorker,
+} from "./waiting.ts";
 
 /** Calls that are claimed at the same time after one settlement. */
 const maxClaims = 16;

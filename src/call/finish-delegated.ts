@@ -26,9 +26,9 @@ import { resolveTool, runBeforeHooks } from "./prepare.ts";
 import { type Running, runKeyOf } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { failCall, settleCall } from "./settle.ts";
-import { releaseCall } from "./slots.ts";
-import { storeError, storeOutput } from "./spill.ts";
 import { failed, inputOf, isTerminal } from "./state.ts";
+import { storeError, storeOutput } from "./stored-outputs.ts";
+import { releaseCall } from "./waiting.ts";
 
 const maxAttempts = 3;
 

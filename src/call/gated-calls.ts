@@ -7,8 +7,8 @@ import { beforeDrain, checkServing, type Engine, whileClaiming } from "./engine.
 import { launchCall } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
-import { releaseCall } from "./slots.ts";
 import { isTerminal } from "./state.ts";
+import { releaseCall } from "./waiting.ts";
 
 const notBegunText =
   "Nothing was run: the replica of its batch was lost after other calls of the batch had started, and this one had not.";

@@ -19,10 +19,9 @@ import { resolveTool, runBeforeHooks } from "./prepare.ts";
 import { fenceOf, type Running, runKeyOf, type Startable } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { failCall, settleCall } from "./settle.ts";
-import { freeSlot, waitForSlot } from "./slots.ts";
 import { isTerminal } from "./state.ts";
 import { adviceText, stopOf, stopText } from "./stops.ts";
-import { offerAgain, waitAgain, waitForWorker } from "./worker-queue.ts";
+import { freeSlot, offerAgain, waitAgain, waitForSlot, waitForWorker } from "./waiting.ts";
 
 /** Facts about a launched call that need not be found out again. */
 export interface Launch {

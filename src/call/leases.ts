@@ -13,9 +13,8 @@ import { durabilityOf, parkSurviving, resumeOwnParent, resumeParent } from "./pa
 import type { CallRecord, OrphanedCall } from "./ports.ts";
 import { rebindUnclaimed, reviewWaiting } from "./rebind.ts";
 import { runKeyOf } from "./running.ts";
-import { hasFreeSlot, releaseCall, waitForSlot } from "./slots.ts";
 import { isTerminal } from "./state.ts";
-import { recoverQueued } from "./worker-queue.ts";
+import { hasFreeSlot, recoverQueued, releaseCall, waitForSlot } from "./waiting.ts";
 
 /** An orphaned call that no replica claims for this long ends. */
 const maxUnclaimedMs = 60_000;

@@ -15,7 +15,7 @@ import { fenceOf, type Running, runKeyOf } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { settleCall } from "./settle.ts";
 import { isTerminal } from "./state.ts";
-import { findDefinition } from "./worker-queue.ts";
+import { findDefinition } from "./waiting.ts";
 
 /**
  * Resumes a durable parent that has no owner, if this replica serves its workspace and definition and can enter its body now: it

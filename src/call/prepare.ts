@@ -20,7 +20,7 @@ import { placeFor, type Ready, type Running, subjectFor } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { inputOf, prepared, running } from "./state.ts";
 import { checkStopped } from "./stops.ts";
-import { findDefinition } from "./worker-queue.ts";
+import { findDefinition } from "./waiting.ts";
 
 /** A call before or after it was accepted. */
 type Described = Pick<CallRecord, "ref" | "part" | "spec">;

@@ -6,7 +6,7 @@ import { endAsRead, staleText } from "./ends.ts";
 import type { Engine, Review } from "./engine.ts";
 import type { CallRecord, CallWithAsks } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
-import { findDefinition } from "./worker-queue.ts";
+import { findDefinition } from "./waiting.ts";
 
 /** Creates the state before the first look. */
 export const createReview = (): Review => ({ workspaces: new Set(), unserved: new Map(), next: 0 });

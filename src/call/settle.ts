@@ -19,8 +19,8 @@ import { CallEnd, type CallFailure, CallGone, callFailure, endCall } from "./end
 import type { Engine } from "./engine.ts";
 import type { Bounded, CallOutput } from "./output.ts";
 import { type Running, recordWithEnd, runKeyOf } from "./running.ts";
-import { storeError, storeOutput, storeStructured } from "./spill.ts";
 import { completed, edited, failed, inputOf, isTerminal } from "./state.ts";
+import { storeError, storeOutput, storeStructured } from "./stored-outputs.ts";
 
 /** Steps 10 and 11: bounds what the model sees, runs the after hooks and writes the completed part. */
 export async function settleCall(
