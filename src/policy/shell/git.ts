@@ -363,10 +363,16 @@ const secondary: ReadonlyMap<string, RegExp> = new Map([
 /** Adds the effects of a git command beyond the purpose of its sub-command. */
 export function runGit(words: readonly Word[], effects: Effects): void {
   const { options, operands } = globals(words, 1, true);
-  addSubcommand(words, options, operands, effects);
-  const at = directoryIn(options);
+  const at = directoryIn(options, /^(-C|--git-dir)$/);
+  const cwd = directoryIn(options, /^-C$/);
+  const named = addGlobals(options, effects);
+  addSubcommand(words, operands, effects);
   if (at === undefined) return;
-  effects.uses = effects.uses.map((use) => (use.within ? { ...use, within: { ...use.within, at } } : use));
+  effects.uses = effects.uses.map((use, i) => {
+    if (use.within) return { ...use, within: { ...use.within, at } };
+    const isRelative = i >= named && !/^(\/|~(\/|$))/.test(use.path);
+    return isRelative && cwd !== undefined ? { ...use, path: `${cwd}/${use.path}` } : use;
+  });
 }
 
 /** Returns the options of a sub-command, if they are known. */
@@ -378,10 +384,10 @@ export function gitOptions(words: readonly Word[]): readonly Option[] | undefine
 /** Returns the options and operands of a `git push` without options before it. */
 export const pushWords = (words: readonly Word[]) => subcommands.get("push")?.(words, 2);
 
-/** Returns the directory from which git looks for the repository, if options name one. */
-function directoryIn(options: readonly Option[]): string | undefined {
+/** Returns the directory to which options of these names lead: with `--git-dir` that from which git looks for the repository. */
+function directoryIn(options: readonly Option[], names: RegExp): string | undefined {
   const named = options.flatMap(({ name, value }) => {
-    if (value === undefined || !/^(-C|--git-dir)$/.test(name)) return [];
+    if (value === undefined || !names.test(name)) return [];
     return [name === "-C" ? value.value : value.value.replace(/(^|\/)\.git\/*$/, "$1.")];
   });
   return named.length === 0
@@ -389,17 +395,17 @@ function directoryIn(options: readonly Option[]): string | undefined {
     : named.reduce((base, next) => (next.startsWith("/") ? next : `${base}/${next}`));
 }
 
-function addSubcommand(
-  words: readonly Word[],
-  before: readonly Option[],
-  operands: readonly Operand[],
-  effects: Effects,
-): void {
-  for (const { name, value, at } of before) {
+/** Adds the effects of options before the sub-command; returns the number of uses. */
+function addGlobals(options: readonly Option[], effects: Effects): number {
+  for (const { name, value, at } of options) {
     if (!harmlessGlobals.test(name))
       effects.dangers.push({ at, why: `option ${name} changes which repository or programs git uses` });
     if (value) effects.uses.push(...usesIn(value, "look"));
   }
+  return effects.uses.length;
+}
+
+function addSubcommand(words: readonly Word[], operands: readonly Operand[], effects: Effects): void {
   const [first] = operands;
   if (first === undefined) return;
   const name = first.word.value;

@@ -48,6 +48,16 @@ test("paths inside the workspace, and asks other than commands, add nothing", as
   expect(await policy.expand(read, layers, files)).toEqual([read]);
 });
 
+test("the paths of git begin where -C leads", async () => {
+  expect(await patterns("git -C deep commit -F x; git -C .. config -f y a.b c; git --git-dir=.. commit -F z")).toEqual(
+    expect.objectContaining({ edit: ["y"], "read?": expect.arrayContaining(["sub/deep/x", "sub/z"]) }),
+  );
+  expect(await patterns("git -C ../.. -C q commit -F m; git -C /opt config -f n a.b c")).toMatchObject({
+    external_directory: expect.arrayContaining(["/srv/q/*", "/opt/*"]),
+    edit: ["/opt/n"],
+  });
+});
+
 test("each command of a line is a pattern, in its canonical spelling", async () => {
   expect(await patterns(`CI=1  git 'commit'  -m "a b" 2>&1 | wc\t-l && echo "x $?"`)).toEqual({
     bash: ["CI=1 git commit -m 'a b'", "wc -l", 'echo "x $?"'],
