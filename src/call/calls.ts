@@ -1,8 +1,8 @@
 import { hash } from "node:crypto";
-import { create, type JsonObject } from "@bufbuild/protobuf";
+import { create, type JsonObject, toBinary } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { StopRecord, StopTarget } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
-import type { PermissionResponse, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type PermissionResponse, type ToolPart, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import {
   type BeginCallRequest,
   BeginCallRequestSchema,
@@ -154,13 +154,23 @@ export function createCalls(parts: EngineParts) {
       const { session } = await sessions.look(principal, watch.sessionId, "read");
       yield* watchSession(engine, session.rootSessionId, watch, signal);
     },
-    /** Lists calls in the order in which they were accepted. */
+    /** Lists calls in the order in which they were accepted: fewer than `limit` where they are large. `next` is the last one if there may be more. */
     async list(
       principal: Principal,
-      filter: { sessionId: string; after?: string; limit: number },
-    ): Promise<CallRecord[]> {
-      await sessions.look(principal, filter.sessionId, "read");
-      return await store.listCalls(filter);
+      { sessionId, after, limit }: { sessionId: string; after?: string; limit: number },
+    ): Promise<{ parts: ToolPart[]; next?: string }> {
+      await sessions.look(principal, sessionId, "read");
+      const parts: ToolPart[] = [];
+      let [next, bytes] = [after, 0];
+      while (parts.length < limit && bytes < maxListedBytes) {
+        const count = Math.min(limit - parts.length, listedAtOnce);
+        const page = await store.listCalls({ sessionId, limit: count, ...(next !== undefined && { after: next }) });
+        for (const { part } of page) bytes += toBinary(ToolPartSchema, part).byteLength;
+        parts.push(...page.map(({ part }) => part));
+        if (page.length < count) return { parts };
+        next = page.at(-1)?.ref.callId;
+      }
+      return { parts, ...(next !== undefined && { next }) };
     },
     /** Cancels a call of a session that the principal owns, or as an admin. */
     async cancel(principal: Principal, sessionId: string, callId: string, message: string): Promise<ToolPart> {
@@ -232,6 +242,10 @@ function backgroundCallsOf(engine: Engine) {
     },
   };
 }
+
+/** Bytes of calls after which a page of them ends, and calls that are read at once: each may have an input of `input_bytes`. */
+const maxListedBytes = 8 * 1024 * 1024;
+const listedAtOnce = 25;
 
 /** Events at the end of a session's log in which its last call is looked for. */
 const lookBack = 100;

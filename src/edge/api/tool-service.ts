@@ -30,7 +30,7 @@ import type { StoredOutputs } from "../../call/stored-outputs.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Principal } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
-import { nextPageToken, pageAfter, pageByKey } from "./paging.ts";
+import { pageAfter, pageByKey } from "./paging.ts";
 import { timeHeader } from "./request-failure.ts";
 import { callerOf, type EdgeContext, type SenderDomain, type ServiceFunctions } from "./rpc.ts";
 import { createStoreMark } from "./store-mark.ts";
@@ -172,10 +172,9 @@ function callFunctions(domain: ToolServiceDomain): Pick<ServiceFunctions<typeof 
     },
     /** Returns a page of the calls of a session, in the order in which they were accepted. */
     async listToolParts(request, context) {
-      const page = pageAfter(request, context);
-      const records = await calls.list(context.principal, { sessionId: request.sessionId, ...page });
-      const ids = records.map(({ ref }) => ref.callId);
-      return { parts: records.map(({ part }) => part), nextPageToken: nextPageToken(ids, page) };
+      const page = { sessionId: request.sessionId, ...pageAfter(request, context) };
+      const { parts, next } = await calls.list(context.principal, page);
+      return { parts, nextPageToken: next ?? "" };
     },
   };
 }

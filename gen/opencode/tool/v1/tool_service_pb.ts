@@ -1751,7 +1751,7 @@ export const ListToolPartsRequestSchema: GenMessage<ListToolPartsRequest> = /*@_
  */
 export type ListToolPartsResponse = Message<"opencode.tool.v1.ListToolPartsResponse"> & {
   /**
-   * parts are in the order in which the calls were accepted.
+   * parts are in the order in which the calls were accepted: fewer than `page_size` where they are large.
    *
    * @generated from field: repeated opencode.tool.v1.ToolPart parts = 1;
    */

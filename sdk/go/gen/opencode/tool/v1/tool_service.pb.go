@@ -3313,7 +3313,7 @@ func (x *ListToolPartsRequest) GetPageToken() string {
 // ListToolPartsResponse is a page of calls.
 type ListToolPartsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// parts are in the order in which the calls were accepted.
+	// parts are in the order in which the calls were accepted: fewer than `page_size` where they are large.
 	Parts []*ToolPart `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
 	// next_page_token requests the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
