@@ -24,6 +24,7 @@ import { candidateOf } from "../config/policy.ts";
 import { isWorkspaceFile } from "../config/workspace-rules.ts";
 import { createLogger, type Logger, type ServiceLog } from "../core/logger.ts";
 import { within } from "../core/within.ts";
+import { reuseCompiledCode } from "./compiled-code.ts";
 import { reloadedSettings } from "./live-config.ts";
 import type { Server } from "./server.ts";
 
@@ -95,6 +96,7 @@ export async function serveUntilStopped(
   let onHangUp = log.reopen;
   const hangUp = () => onHangUp();
   process.on("SIGHUP", hangUp);
+  const storeCompiledCode = reuseCompiledCode(config.dataDirectory);
   const { startServer } = await loadServer();
   const server = await startServer(config, log);
   onHangUp = createReload({ server, started: config, load: () => loadPresentConfig(flags), log });
@@ -103,7 +105,10 @@ export async function serveUntilStopped(
   onStart(describeServer(config, server));
   for (const { message } of [...tokenWarnings(config.tokens), ...searchWarnings(config)]) log.warn(message);
   log.info("service started", { address: server.url });
-  setTimeout(collectGarbage, 2_000).unref();
+  setTimeout(() => {
+    storeCompiledCode();
+    collectGarbage();
+  }, 2_000).unref();
   const signal = await stopSignal;
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
