@@ -76,8 +76,9 @@ export function representedBy(
   { groupsNow, delegatorsOf }: Electorate,
 ): Person[] {
   const need = currentNeed(request);
+  if (need === undefined || request.person?.id === voter.id) return [];
   const own = groupsNow(voter);
-  if (need === undefined || own === undefined || request.person?.id === voter.id) return [];
+  if (own === undefined) return [];
   const lacking = need.all.filter(({ from }) => !counts(own, from));
   return delegatorsOf(voter.id, request.permission, need.method).filter(
     ({ id, groups }) => id !== request.person?.id && lacking.some(({ from }) => counts(groups, from)),
