@@ -256,7 +256,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   config: 3_770,
   console: 9_070,
   core: 1_930,
-  edge: 8_050,
+  edge: 8_070,
   people: 2_490,
   policy: 8_790,
   reach: 2_140,

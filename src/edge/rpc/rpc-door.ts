@@ -22,7 +22,11 @@ import {
 import { ServerReflection, type ServerReflectionRequest } from "../../../gen/grpc/reflection/v1/reflection_pb.ts";
 import { ServerReflection as ServerReflectionAlpha } from "../../../gen/grpc/reflection/v1alpha/reflection_pb.ts";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
-import { ToolPartSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  type ListPermissionsResponse,
+  ListPermissionsResponseSchema,
+} from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { type PermissionRequest, ToolPartSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { EncodedMessages } from "../../call/ports.ts";
 import { untilAborted } from "../../core/within.ts";
 import { isPublicRpc } from "../api/access.ts";
@@ -131,17 +135,32 @@ const serviceUnknown = create(HealthCheckResponseSchema, { status: Status.SERVIC
 const pollMs = 5_000;
 
 /**
- * Creates the lookup of binary forms: those that the store has; events, each of which is encoded once for all its watchers; and
- * the states of health, each of which is one message.
+ * Creates the lookup of binary forms: those that the store has; events, each of which is encoded once for all its watchers; open
+ * requests, each of which is encoded once for all who list it; and the states of health, each of which is one message.
  */
 function createKnownBytes({ bytesOf }: EncodedMessages): KnownBytes {
   const encoded = new WeakMap<Message, Uint8Array>();
-  const encodeOnce = (schema: DescMessage, message: Message): Uint8Array => {
-    const bytes = encoded.get(message) ?? toBinary(schema, message);
+  const once = (message: Message, encode: () => Uint8Array): Uint8Array => {
+    const bytes = encoded.get(message) ?? encode();
     encoded.set(message, bytes);
     return bytes;
   };
+  const encodeOnce = (schema: DescMessage, message: Message) => once(message, () => toBinary(schema, message));
+  const encodeList = (list: ListPermissionsResponse) => toBinary(ListPermissionsResponseSchema, list);
+  const encodeSingle = (one: PermissionRequest) =>
+    once(one, () => encodeList(create(ListPermissionsResponseSchema, { permissions: [one] })));
+  const listed = new WeakSet<Message>();
+  /** Encodes a list that is repeated as lists of one request each and one of the rest: one behind the other they are the whole list. */
+  const encodeEach = (list: ListPermissionsResponse): Uint8Array => {
+    const [first] = list.permissions;
+    if (first === undefined || !listed.has(first)) {
+      if (first !== undefined) listed.add(first);
+      return encodeList(list);
+    }
+    return Buffer.concat([...list.permissions.map(encodeSingle), encodeList({ ...list, permissions: [] })]);
+  };
   return (message) => {
+    if (isMessage(message, ListPermissionsResponseSchema)) return encodeEach(message);
     if (isMessage(message, ToolPartSchema)) return bytesOf(message);
     if (isMessage(message, HealthCheckResponseSchema)) return encodeOnce(HealthCheckResponseSchema, message);
     if (!isMessage(message, SessionEventSchema)) return undefined;

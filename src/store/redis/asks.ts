@@ -5,6 +5,7 @@ import type { AskRecord, OpenFilter } from "../../approval/ports.ts";
 import type { CallRecord, CallWithAsks } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { type NoteDamage, unlessDamaged } from "../parts.ts";
+import { createRecentRequests } from "../recent-requests.ts";
 import type { Damage } from "../refusals.ts";
 import { callName, type RedisCallRecords } from "./call-records.ts";
 import { decodeAsked, decodeSettled } from "./events.ts";
@@ -28,6 +29,7 @@ export function createRedisAsks(options: {
   damage: Damage;
 }) {
   const { link, keys, trees, live, records, damage } = options;
+  const recent = createRecentRequests(decodeAsked);
 
   /** Reads the asks with these ids that exist, in this order, as one snapshot; without damaged ones, if these are noted. */
   async function load(root: string, askIds: readonly string[], note?: NoteDamage): Promise<AskRecord[]> {
@@ -57,7 +59,7 @@ export function createRedisAsks(options: {
     ).map(replyList);
     return requests.flatMap((request, index) => {
       const found = bytes(request);
-      return found?.byteLength && !bytes(ends[index])?.byteLength ? [decodeAsked(found)] : [];
+      return found?.byteLength && !bytes(ends[index])?.byteLength ? [recent.decode(askIds[index] ?? "", found)] : [];
     });
   }
 

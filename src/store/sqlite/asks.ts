@@ -10,6 +10,7 @@ import type { AskRecord, OpenFilter } from "../../approval/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { nextEscalation } from "../../core/current-need.ts";
 import { escalatedEvent, type NoteDamage, postponed, sealed, unlessDamaged, unsealed, votedEvent } from "../parts.ts";
+import { createRecentRequests } from "../recent-requests.ts";
 import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -33,6 +34,7 @@ export function createSqliteAsks({
   notices: SqliteNotices;
 }) {
   const sql = prepare(db);
+  const recent = createRecentRequests((bytes) => fromBinary(PermissionRequestSchema, bytes));
 
   /** Writes how an ask ended, which makes its notices due again; emits it in its session and every ancestor. */
   function settle(step: Step, settled: PermissionSettled): void {
@@ -132,7 +134,7 @@ export function createSqliteAsks({
 
     listRequests: ({ root, after = "", limit }: OpenFilter): PermissionRequest[] =>
       (root === undefined ? sql.requests.all({ after, limit }) : sql.requestsInTree.all({ root, after, limit })).map(
-        requestOf,
+        (row) => recent.decode(String(row.ordinal), checkedRequest(row)),
       ),
 
     countAll(): { count: number; oldest?: number } {
@@ -185,9 +187,9 @@ interface AskRow {
 
 type RequestRow = Pick<AskRow, "request" | "requestCrc">;
 
-function requestOf({ request, requestCrc }: RequestRow): PermissionRequest {
-  return fromBinary(PermissionRequestSchema, unsealed(request, requestCrc, "a permission request"));
-}
+const checkedRequest = ({ request, requestCrc }: RequestRow) => unsealed(request, requestCrc, "a permission request");
+
+const requestOf = (row: RequestRow): PermissionRequest => fromBinary(PermissionRequestSchema, checkedRequest(row));
 
 function settlementOf({ settled, settledCrc }: Pick<AskRow, "settled" | "settledCrc">): {
   settled?: PermissionSettled;
@@ -240,8 +242,11 @@ function prepare(db: DatabaseSync) {
       db,
       `${select} calls.session = (SELECT ordinal FROM sessions WHERE id = ?) AND call_id = ? ORDER BY asks.ordinal`,
     ),
-    requests: statement<RequestRow>(db, `${request} settled IS NULL AND ${page}`),
-    requestsInTree: statement<RequestRow>(db, `${request} root = :root AND settled IS NULL AND ${page}`),
+    requests: statement<RequestRow & { ordinal: number }>(db, `${request} settled IS NULL AND ${page}`),
+    requestsInTree: statement<RequestRow & { ordinal: number }>(
+      db,
+      `${request} root = :root AND settled IS NULL AND ${page}`,
+    ),
     open: statement<AskRow>(db, `${select} settled IS NULL AND ${page}`),
     openInTree: statement<AskRow>(db, `${select} asks.root = :root AND settled IS NULL AND ${page}`),
     due: statement<AskRow>(

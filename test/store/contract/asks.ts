@@ -9,6 +9,7 @@ import {
   answer,
   ask,
   askMs,
+  ballot,
   callRef,
   escalationOf,
   fenceOf,
@@ -25,6 +26,7 @@ import {
   owner,
   recordOf,
   stepMs,
+  voteOf,
 } from "../fixture.ts";
 
 const ref = callRef();
@@ -159,6 +161,19 @@ export function asksContract(open: OpenStore): void {
     await store.permissions.settle(await answer(store, callRef("call_3", "ses_a", "ses_a"), "per_10"));
     const rest = await store.permissions.openAsks({ after: "per_10", limit: 5 });
     expect(rest.map(({ request }) => request.id)).toEqual(ids.slice(11, 16));
+  });
+
+  test("a request that is listed again is decoded again only once it has changed", async () => {
+    const store = await open();
+    await addTree(store);
+    await openAskedCall(store, deep, ["per_1", "per_2"]);
+    const list = () => store.permissions.openRequests({ limit: 5 });
+    const [first, second] = await list();
+    expect((await list()).map((request) => [first, second].indexOf(request))).toEqual([0, 1]);
+    await store.permissions.settle(await ballot(store, deep, "per_1", ["ann"]));
+    const [voted, same] = await list();
+    expect(voted).toEqual({ ...first, votes: [voteOf("ann")] });
+    expect(same).toBe(second);
   });
 
   test("a page is made from as many asks as it holds, and from more only for a viewer who does not see all", async () => {
