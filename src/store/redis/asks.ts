@@ -13,7 +13,7 @@ import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { withPlaces } from "./listing.ts";
 import type { Live } from "./live.ts";
-import { bytes, fields, inPortions, number, type Reply, replyList, texts } from "./reply.ts";
+import { bytes, fields, inPortions, number, type Reply, replyList, text, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** The asks of a store. */
@@ -47,21 +47,26 @@ export function createRedisAsks(options: {
     return (await Promise.all(inPortions(askIds, portion).map((ids) => load(root, ids, note)))).flat();
   }
 
-  const loadOpen: Load<AskRecord> = async (root, askIds) =>
-    (await loadAll(root, askIds)).filter(({ settled }) => settled === undefined);
+  const loadOpen: Load<AskRecord> = async (found) =>
+    (await Promise.all(found.map(({ root, ids }) => loadAll(root, ids))))
+      .flat()
+      .filter(({ settled }) => settled === undefined);
 
   /** Reads the requests with these ids that are open, without their calls. */
-  async function loadRequests(root: string, askIds: readonly string[]): Promise<PermissionRequest[]> {
-    const { asked, settled } = keys.tree(root);
-    // What is settled between the two reads is left out.
-    const [requests = [], ends = []] = (
-      await Promise.all([asked, settled].map((key) => link.command("hmget", key, ...askIds)))
-    ).map(replyList);
-    return requests.flatMap((request, index) => {
-      const found = bytes(request);
-      return found?.byteLength && !bytes(ends[index])?.byteLength ? [recent.decode(askIds[index] ?? "", found)] : [];
+  const loadRequests: Load<PermissionRequest> = async (found) => {
+    const ofGroups = link.groups(found).map(async (group) => {
+      const names = group.flatMap(({ root }) => [keys.tree(root).asked, keys.tree(root).settled]);
+      const asked = group.flatMap(({ ids }) => [ids.length, ...ids]);
+      const events = replyList(await link.read("read_requests", names, ...asked));
+      return group
+        .flatMap(({ ids }) => ids)
+        .flatMap((id, index) => {
+          const event = bytes(events[index]);
+          return event?.byteLength ? recent.decode(id, event) : [];
+        });
     });
-  }
+    return (await Promise.all(ofGroups)).flat();
+  };
 
   /** Reads so many asks of a tree that are due and not damaged. */
   async function dueOf(root: string, limit: number): Promise<AskRecord[]> {
@@ -78,7 +83,7 @@ export function createRedisAsks(options: {
     return found;
   }
 
-  /** Reads a page of what is open; `read` reads that of one tree. */
+  /** Reads a page of what is open. */
   async function openPage<T>(
     { root, after, limit }: OpenFilter,
     read: Load<T>,
@@ -89,9 +94,8 @@ export function createRedisAsks(options: {
     // An ask that was settled since its id was read leaves its place to the next one: only the last page is short.
     for (;;) {
       const page = await rest(limit - found.length);
-      const idsOf = (tree: string) => page.flatMap((entry) => (entry.root === tree ? entry.id : []));
-      const trees = [...new Set(page.map((entry) => entry.root))];
-      const loaded = (await Promise.all(trees.map((tree) => read(tree, idsOf(tree))))).flat();
+      const ofTrees = [...Map.groupBy(page, (entry) => entry.root)];
+      const loaded = await read(ofTrees.map(([tree, asks]) => ({ root: tree, ids: asks.map(({ id }) => id) })));
       const byId = new Map(loaded.map((each) => [idOf(each), each]));
       found.push(...page.flatMap(({ id }) => byId.get(id) ?? []));
       if (page.length === 0 || found.length >= limit) return found;
@@ -110,23 +114,27 @@ export function createRedisAsks(options: {
     return decodeWithCall(records, root, found);
   }
 
-  /** Reads the first open asks of a tree, from another one on. */
-  async function openIn(root: string, from: OpenAsk | undefined, count: number): Promise<OpenAsk[]> {
-    const { asks } = keys.tree(root);
-    const min = from?.place ?? "-inf";
-    const found = await link.command("zrangebyscore", asks, min, "+inf", "WITHSCORES", "LIMIT", 0, count);
-    return withPlaces(texts(found)).map((entry) => ({ ...entry, root }));
+  /** Reads the first open asks of some trees, from another one on. */
+  async function openIn(roots: readonly string[], from: OpenAsk | undefined, count: number): Promise<OpenAsk[]> {
+    const names = roots.map((root) => keys.tree(root).asks);
+    const words = text(await link.read("read_open", names, from?.place ?? "-inf", count)).split(" ");
+    return inPortions(words, 3)
+      .flatMap(([id = "", place, tree]) => {
+        const root = roots[Number(tree) - 1];
+        return root === undefined ? [] : { id, place: Number(place), root };
+      })
+      .sort(byPlace);
   }
 
   async function openAfter(roots: readonly string[], after: string | undefined) {
-    if (after === undefined) return createMerge(roots, openIn);
+    if (after === undefined) return createMerge(link.groups(roots), openIn);
     const from = await trees.find(after, async (root) => {
       const place = await link.command("zscore", keys.tree(root).asks, after);
       return place === null ? undefined : { id: after, place: number(place), root };
     });
-    if (from !== undefined) return createMerge(roots, openIn, from);
+    if (from !== undefined) return createMerge(link.groups(roots), openIn, from);
     // It was settled since; ids sort by time, so its position is known all the same.
-    const all = await createMerge(roots, openIn)(Number.MAX_SAFE_INTEGER);
+    const all = await createMerge(link.groups(roots), openIn)(Number.MAX_SAFE_INTEGER);
     const rest = all.filter(({ id }) => id > after);
     return async (count: number) => rest.splice(0, count);
   }
@@ -170,7 +178,8 @@ export function createRedisAsks(options: {
   };
 }
 
-type Load<T> = (root: string, askIds: readonly string[]) => Promise<T[]>;
+/** Reads the asks with these ids of trees. */
+type Load<T> = (found: readonly { root: string; ids: readonly string[] }[]) => Promise<T[]>;
 
 /** An open ask, with its time of opening and its tree. */
 interface OpenAsk {
@@ -183,18 +192,18 @@ interface OpenAsk {
 const byPlace = (one: OpenAsk, other: OpenAsk) => one.place - other.place || (one.id < other.id ? -1 : 1);
 
 /**
- * Merges the open asks of trees in their order, after `from`. Each call returns the next ones, and reads of each tree about as many
- * as are needed: a few more than its share, and again of those that have more before the last of them, in one tree all at once.
+ * Merges the open asks of groups of trees in their order, after `from`. Each call returns the next ones, and reads of each group about
+ * as many as are needed: a few more than its share, and again of those that have more before the last of them, in one group all at once.
  */
 function createMerge(
-  roots: readonly string[],
-  read: (root: string, from: OpenAsk | undefined, count: number) => Promise<OpenAsk[]>,
+  groups: readonly (readonly string[])[],
+  read: (roots: readonly string[], from: OpenAsk | undefined, count: number) => Promise<OpenAsk[]>,
   from?: OpenAsk,
 ): (count: number) => Promise<OpenAsk[]> {
-  const heads = roots.map((root) => ({ root, entries: [] as OpenAsk[], last: from, isWhole: false }));
+  const heads = groups.map((roots) => ({ roots, entries: [] as OpenAsk[], last: from, isWhole: false }));
 
   async function readMore(head: (typeof heads)[number], count: number): Promise<void> {
-    const found = await read(head.root, head.last, count);
+    const found = await read(head.roots, head.last, count);
     head.isWhole = found.length < count;
     const { last } = head;
     head.entries.push(

@@ -1,3 +1,4 @@
+import { Redis } from "ioredis";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { StoreSafety } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
@@ -36,7 +37,7 @@ import {
 import { type Copies, type CopySettings, createCopies } from "./copies.ts";
 import { generationOf, noteAcknowledged, withdrawReplica } from "./histories.ts";
 import { type Keys, shardOfSlot, slotOf } from "./keys.ts";
-import { type Reply, replyList } from "./reply.ts";
+import { inPortions, type Reply, replyList } from "./reply.ts";
 import type { ReadName, StepName } from "./scripts.ts";
 import type { RedisAddress } from "./url.ts";
 
@@ -57,6 +58,8 @@ export interface Link {
   run(name: StepName, keys: StepKeys, values?: object, bytes?: StepBytes): Promise<Reply>;
   /** Runs a script that only reads. */
   read(name: ReadName, keys: readonly string[], ...args: (string | number)[]): Promise<Reply>;
+  /** Groups these, each with keys of one slot, for scripts that only read: single ones in a cluster, otherwise many. */
+  groups<T>(all: readonly T[]): T[][];
   /** Reads hashes of one slot as one snapshot: the fields and values of each. */
   hashes(...keys: string[]): Promise<Reply[]>;
   /** Registers a callback for a lost connection, with which the last writes may be lost. */
@@ -225,6 +228,7 @@ function linkOver(
       return attemptCommand(connection, step, patience);
     },
     read,
+    groups: (all) => inPortions(all, client instanceof Redis ? maxGroup : 1),
     hashes: async (...hashKeys) => replyList(await read("read_hashes", hashKeys)),
     onBreak: (forget) => void connection.breakListeners.push(forget),
     onLost: (forget) => void connection.lossListeners.push(forget),
@@ -265,7 +269,7 @@ async function probe(connection: Connection): Promise<boolean> {
   return isVerified(connection);
 }
 
-/** Steps whose result no client sees before that of another, confirmed step. */
+/** Steps whose result no client sees before that of another, confirmed step; and lists, as copies need not have what they name. */
 const unconfirmed: ReadonlySet<StepName | ReadName> = new Set([
   "agree_on_policy",
   "announce_workers",
@@ -279,6 +283,9 @@ const unconfirmed: ReadonlySet<StepName | ReadName> = new Set([
   "forget_worker",
   "look_at_tree",
   "read_leases",
+  "read_live",
+  "read_open",
+  "read_requests",
   "release_calls",
   "renew_leases",
   "retire_tree",
@@ -296,6 +303,9 @@ const stepsOfRunningCalls: ReadonlySet<StepName> = new Set([
 ]);
 const runningPatienceMs = 10_000;
 const checkMs = 5_000;
+
+/** Maximum size of a group, so that one script does not delay others for long. */
+const maxGroup = 256;
 
 /** Default time for which a command is retried. */
 const patienceMs = 1_000;

@@ -80,7 +80,7 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
     return { root, calls: texts(calls), outbox: number(waiting) };
   }
 
-  const entriesOf = async (shard: number, until: number | "+inf"): Promise<string[]> =>
+  const entriesUntil = async (shard: number, until: number): Promise<string[]> =>
     texts(await link.command("zrangebyscore", keys.live(shard), "-inf", until));
 
   /** Reads the whole list, unless that was done during the last interval. */
@@ -92,7 +92,7 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
 
   /** Checks the entries of a shard that are due; resolves to the time of its next one. */
   async function checkShard(shard: number, found: (LiveTree | undefined)[][]): Promise<number | undefined> {
-    found[shard] = await Promise.all((await entriesOf(shard, link.now())).map(check));
+    found[shard] = await Promise.all((await entriesUntil(shard, link.now())).map(check));
     const [next] = withPlaces(texts(await link.command("zrange", keys.live(shard), 0, 0, "WITHSCORES")));
     return next?.place;
   }
@@ -131,13 +131,14 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
     /** Returns the roots of the trees that are due. */
     async due(): Promise<string[]> {
       await scan();
-      const found = await Promise.all(schedule.due(link.now()).map((shard) => entriesOf(shard, link.now())));
+      const found = await Promise.all(schedule.due(link.now()).map((shard) => entriesUntil(shard, link.now())));
       return rootsOf(found.flat());
     },
 
     /** Returns the roots of all live trees. */
     async all(): Promise<string[]> {
-      return rootsOf((await Promise.all(allShards.map((_, shard) => entriesOf(shard, "+inf")))).flat());
+      const found = await Promise.all(link.groups(allShards).map((some) => link.read("read_live", some)));
+      return rootsOf(found.flatMap(texts));
     },
 
     /** Returns the roots of the live trees as of the last reads and messages. */

@@ -74,7 +74,10 @@ export const readNames = [
   "read_delegated",
   "read_hashes",
   "read_leases",
+  "read_live",
   "read_log",
+  "read_open",
+  "read_requests",
 ] as const;
 
 export type StepName = (typeof stepNames)[number];
