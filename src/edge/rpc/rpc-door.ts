@@ -147,6 +147,7 @@ function createKnownBytes({ bytesOf }: EncodedMessages): KnownBytes {
   };
   const encodeOnce = (schema: DescMessage, message: Message) => once(message, () => toBinary(schema, message));
   const encodeList = (list: ListPermissionsResponse) => toBinary(ListPermissionsResponseSchema, list);
+  /** A request occurs in no other message whose form is looked up, so its entry is the list of it alone. */
   const encodeSingle = (one: PermissionRequest) =>
     once(one, () => encodeList(create(ListPermissionsResponseSchema, { permissions: [one] })));
   const listed = new WeakSet<Message>();
