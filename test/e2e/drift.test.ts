@@ -134,6 +134,9 @@ const code: readonly (readonly [line: string, file: string, bound: "content" | "
   ["git commit -m a", ".git/hooks/pre-commit", "content"],
   ["git commit -m a", "hooks/commit-msg", "content"],
   ["git lg", ".git/config", "content"],
+  ["git -C inner commit -m a", "inner/.git/hooks/pre-commit", "content"],
+  ["git --git-dir inner/.git commit -m a", "inner/.git/config", "content"],
+  ["git -C sub -C '' -C apply apply p.patch", "sub/apply/p.patch", "content"],
   ["cp list copy", "list", "unbound"],
 ];
 
@@ -167,13 +170,16 @@ async function prepareCode(service: Service): Promise<void> {
     "a.c": "int main() { return 0; }\n",
     ".npmrc": "\n",
     ".git/HEAD": "ref: refs/heads/main\n",
+    "inner/.git/config": "\n",
+    "inner/.git/hooks/pre-commit": "#!/bin/sh\n",
+    "sub/apply/p.patch": "--- a/list\n+++ b/list\n@@ -1 +1 @@\n-echo 1\n+echo 3\n",
     ".git/config": "[core]\n\thooksPath = hooks\n",
     ".git/hooks/pre-commit": "#!/bin/sh\n",
     ".git/hooks/post-merge": "#!/bin/sh\n",
     "hooks/commit-msg": "#!/bin/sh\n",
     "p.patch": "--- a/list\n+++ b/list\n@@ -1 +1 @@\n-echo 1\n+echo 2\n",
   };
-  for (const directory of ["sub", "hooks", ".git/hooks", ".git/objects", ".git/refs"])
+  for (const directory of ["sub/apply", "hooks", ".git/hooks", ".git/objects", ".git/refs", "inner/.git/hooks"])
     await mkdir(join(service.workspace, directory), { recursive: true });
   for (const [name, text] of Object.entries(files))
     await writeFile(join(service.workspace, name), text, { mode: 0o755 });
@@ -283,6 +289,8 @@ const attacks: readonly (readonly [line: string, file: string])[] = [
   ["git commit -m a", ".git/hooks/pre-commit"],
   ["git merge main", ".git/hooks/post-merge"],
   ["git commit -m a", "hooks/commit-msg"],
+  ["GIT_DIR=inner/.git git commit -m a", "inner/.git/hooks/pre-commit"],
+  ["env GIT_DIR=inner/.git git status", "inner/.git/config"],
   ["git -c core.pager=./sub/x log", "sub/x"],
   ["git -c alias.x='!sh run.sh' x", "run.sh"],
   ["git bisect run ./sub/x", "sub/x"],

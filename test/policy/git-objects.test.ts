@@ -18,7 +18,7 @@ mkdir secrets && echo TOPSECRET > .env && echo TOPSECRET > secrets/key.txt
 git add -f . && git commit -qm second && git rm -qr .env secrets && echo 2 > src/a.ts && git commit -qam third
 ln -s src/a.ts .env && touch main
 cd ../clean && echo 2 > src/a.ts && git commit -qam second
-cd ../tracked && echo TOPSECRET > .env && git add -f . && git commit -qm second
+cd .. && ln -s past/src link && git init -q --bare bare && cd tracked && echo TOPSECRET > .env && git add -f . && git commit -qm second
 `;
 
 const service = useService();
@@ -110,6 +110,20 @@ test("git asks by the repository that its options name", async () => {
   expect((await planned("git -C past show HEAD~1", ".")).action).toBe(PermissionAction.DENY);
   expect((await planned("git -C .. -C past show HEAD~1", "clean")).action).toBe(PermissionAction.DENY);
   expect((await planned("git -C ../clean show HEAD~1", "past")).action).toBe(PermissionAction.ALLOW);
+  expect((await planned("git -C link show HEAD~1", ".")).action, "a link to a directory of it").toBe(
+    PermissionAction.DENY,
+  );
+  expect((await planned("git --git-dir=.git -C ../past show HEAD~1", "clean")).action).toBe(PermissionAction.DENY);
+});
+
+test.each([
+  "cd bare && git status",
+  "git -C bare status",
+  "git --git-dir=bare status",
+  "env git -C bare/../bare status",
+])("%s asks, since git takes a directory for a repository that is none", async (command) => {
+  expect((await planned(command, ".")).action).toBe(PermissionAction.ASK);
+  expect((await planned(command.replaceAll("bare", "clean"), ".")).action, "control").toBe(PermissionAction.ALLOW);
 });
 
 test.each([

@@ -1,5 +1,6 @@
 import { programOf } from "./behaviour.ts";
 import { type Danger, type Effects, noEffects } from "./effects.ts";
+import { patchesOf } from "./git.ts";
 import { interpret, interpreter, isInput } from "./interpreters.ts";
 import type { CommandLine, SimpleCommand, Word } from "./line.ts";
 import { programs } from "./programs.ts";
@@ -69,7 +70,7 @@ export function commandCode(
   if (name === "curl") add("startup", valuesOf(plain, "-K --config"));
   if (name === "wget") add("startup", valuesOf(plain, "--config --use-askpass"));
   if (name === "patch") add("patch", [...valuesOf(plain, "-i --input"), ...plain.slice(2)]);
-  if (name === "git" && plain.some((word) => /^(apply|am)$/.test(word))) add("patch", patchesOf(plain));
+  if (name === "git") add("patch", patchesOf(words));
   const inputs = redirects.filter(({ operator }) => operator === "<").map(({ target }) => target);
   if (runsMore || files.some(({ use }) => use === "patch") || name === "patch" || name === "ssh")
     add(name === "patch" || name === "git" ? "patch" : "script", inputs);
@@ -111,17 +112,6 @@ const tameGit = /^(am|apply|bundle|config|gc|help|init|maintenance|notes|var)$/;
 const tameDocker =
   /^(attach|commit|export|kill|load|login|logout|network|pause|pull|push|rename|restart|rm|rmi|save|search|start|stop|system|tag|unpause|volume|wait)$/;
 const tarPrograms = /^(-\w*[FI]|--(use-c|to-c|checkpoint-a|rsh|rmt|info-s|new-v))/;
-
-/** Returns the patches that `git apply` and `git am` read. */
-function patchesOf(words: readonly string[]): string[] {
-  const at = words.findIndex((word) => /^(apply|am)$/.test(word));
-  const [directory] = valuesOf(words.slice(0, at), "-C");
-  const within = (path: string) => (directory === undefined || path.startsWith("/") ? path : `${directory}/${path}`);
-  return words
-    .slice(at + 1)
-    .filter(isOperand)
-    .map(within);
-}
 
 /** Returns the values of options, as separate words, behind `=`, or for a letter in the same word. */
 function valuesOf(words: readonly string[], options: string): string[] {

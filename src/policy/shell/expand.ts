@@ -48,21 +48,18 @@ export async function expand(
     return { line, ...reading };
   });
   const isCalm = lines.every(({ commands }) => commands.every(leavesRemotes));
-  const place = (command: Command) => directoryOf(command, ask.cwd ?? "/", files);
+  const place = ({ directory }: Command) => directoryOf(directory, ask.cwd ?? "/", files);
   for (const { line, commands } of lines) {
     const isFed = commands.some(({ pipeline }) => pipeline !== undefined);
     const made = await madeNames(commands, place, files.list);
     for (const command of commands) {
       if (command.pipeline) pipelines.set(command.text, command.pipeline.text);
       const cwd = await place(command);
-      const repository = usesGit(command) ? await repositoryAt(cwd, files) : undefined;
-      if (repository?.top !== undefined) repositories.add(repository.top);
-      const push = isCalm && repository?.top !== undefined ? pushOf(command) : undefined;
-      if (push && repository?.top !== undefined) pushes.push({ top: repository.top, ...push });
+      const { top, problem } = await repositoriesOf(command, cwd, repositories, files);
+      const push = isCalm && top !== undefined ? pushOf(command) : undefined;
+      if (push && top !== undefined) pushes.push({ top, ...push });
       const alwaysAsk =
-        repository?.problem ??
-        (await foreignSource(command, cwd, files)) ??
-        (await nameCaution(command, place, made, files.list));
+        problem ?? (await foreignSource(command, cwd, files)) ?? (await nameCaution(command, place, made, files.list));
       const key = JSON.stringify([cwd, alwaysAsk]);
       const before = byPlace.get(key) ?? { ...ask, patterns: [], line, cwd };
       byPlace.set(key, {
@@ -70,7 +67,7 @@ export async function expand(
         patterns: [...new Set([...before.patterns, command.text])],
         ...(alwaysAsk !== undefined && { alwaysAsk }),
       });
-      const placed = { cwd, top: repository?.top, isAlone: isAlone(commands) };
+      const placed = { cwd, top, isAlone: isAlone(commands) };
       for (const use of command.uses) await addUse(touched, use, command, placed, files, home);
       await addCode(touched, command, isFed, cwd, files);
       runsMore ||= command.code.runsMore;
@@ -129,8 +126,23 @@ async function absentOf(directories: ReadonlySet<string>, { resolve }: Files): P
 const isAlone = ([first, ...others]: readonly Command[]) =>
   others.length === 0 && first?.opaque === undefined && first?.inner.length === 0;
 
-const usesGit = ({ programs, uses }: Command) =>
-  programs.some((program) => /(^|\/)git$/.test(program)) || uses.some(({ within }) => within !== undefined);
+/** Finds the repository of the directory of a command, and adds it with those that its options name. */
+async function repositoriesOf(
+  { programs, uses }: Command,
+  cwd: string,
+  found: Set<string>,
+  files: Files,
+): Promise<FoundRepository> {
+  const isGit =
+    programs.some((program) => /(^|\/)git$/.test(program)) || uses.some(({ within }) => within !== undefined);
+  if (!isGit) return {};
+  const own = await repositoryAt(cwd, files);
+  const named = uses.flatMap(({ within }) => within?.at ?? []);
+  const places = [...new Set(named)].map(async (at) => repositoryAt(await directoryOf(at, cwd, files), files));
+  const all = [own, ...(await Promise.all(places))];
+  for (const { top } of all) if (top !== undefined) found.add(top);
+  return { ...own, ...all.find(({ problem }) => problem !== undefined) };
+}
 
 async function foreignSource({ uses }: Command, cwd: string, files: Files): Promise<string | undefined> {
   for (const { path, within } of uses) {
@@ -141,7 +153,7 @@ async function foreignSource({ uses }: Command, cwd: string, files: Files): Prom
   return undefined;
 }
 
-async function directoryOf({ directory }: Command, cwd: string, { resolve }: Files): Promise<string> {
+async function directoryOf(directory: string, cwd: string, { resolve }: Files): Promise<string> {
   if (directory === "") return cwd;
   return (await resolve(directory, cwd).catch(() => undefined))?.absolute ?? join(cwd, directory);
 }
@@ -197,7 +209,7 @@ async function addInRepository(
   from: GitPlace,
   files: Files,
 ): Promise<void> {
-  const placed = repository.at === undefined ? from : await placedAt(resolve(from.cwd, repository.at), from, files);
+  const placed = repository.at === undefined ? from : await placedAt(repository.at, from, files);
   const { cwd, top } = placed;
   const { objects } = repository;
   // Outside of a repository git prints and changes nothing, unless it is to use plain files.
@@ -274,7 +286,9 @@ async function addObjects(
   }
 }
 
-async function placedAt(cwd: string, { isAlone }: GitPlace, files: Files): Promise<GitPlace> {
+/** The options of git lead to the directory behind a link. */
+async function placedAt(at: string, { cwd: from, isAlone }: GitPlace, files: Files): Promise<GitPlace> {
+  const cwd = await directoryOf(at, from, files);
   return { cwd, top: (await repositoryAt(cwd, files)).top, isAlone };
 }
 
@@ -330,8 +344,14 @@ function namesBelow(
   return found.length === 0 ? undefined : found;
 }
 
-/** Finds the repository of a directory as git does; `problem` says why it is none that a person set up. */
-async function repositoryAt(cwd: string, files: Pick<Files, "list">): Promise<{ top?: string; problem?: string }> {
+/** A repository that git finds; `problem` says why it is none that a person set up. */
+interface FoundRepository {
+  top?: string;
+  problem?: string;
+}
+
+/** Finds the repository of a directory as git does. */
+async function repositoryAt(cwd: string, files: Pick<Files, "list">): Promise<FoundRepository> {
   for (let at = cwd; ; at = dirname(at)) {
     const names = new Set((await files.list(at, repositoryNames)).map(({ name }) => name));
     if (names.has(".git")) return { top: at };

@@ -363,16 +363,25 @@ const secondary: ReadonlyMap<string, RegExp> = new Map([
 /** Adds the effects of a git command beyond the purpose of its sub-command. */
 export function runGit(words: readonly Word[], effects: Effects): void {
   const { options, operands } = globals(words, 1, true);
-  const at = directoryIn(options, /^(-C|--git-dir)$/);
-  const cwd = directoryIn(options, /^-C$/);
+  const { directory, repository: at } = placesIn(options);
   const named = addGlobals(options, effects);
   addSubcommand(words, operands, effects);
   if (at === undefined) return;
+  // Also a sub-command that names nothing runs the hooks of that repository.
+  effects.uses.push({ path: ".", glob: false, as: "look", within: { as: "objects" } });
   effects.uses = effects.uses.map((use, i) => {
     if (use.within) return { ...use, within: { ...use.within, at } };
-    const isRelative = i >= named && !/^(\/|~(\/|$))/.test(use.path);
-    return isRelative && cwd !== undefined ? { ...use, path: `${cwd}/${use.path}` } : use;
+    return i < named ? use : { ...use, path: pathIn(directory, use.path) };
   });
+}
+
+/** Returns the files that `git apply` and `git am` read. */
+export function patchesOf(words: readonly Word[]): string[] {
+  const { options, operands } = globals(words, 1, true);
+  const [first, ...rest] = operands;
+  if (!/^(apply|am)$/.test(first?.word.value ?? "")) return [];
+  const { directory } = placesIn(options);
+  return rest.filter(({ word }) => !word.value.startsWith("-")).map(({ word }) => pathIn(directory, word.value));
 }
 
 /** Returns the options of a sub-command, if they are known. */
@@ -384,16 +393,21 @@ export function gitOptions(words: readonly Word[]): readonly Option[] | undefine
 /** Returns the options and operands of a `git push` without options before it. */
 export const pushWords = (words: readonly Word[]) => subcommands.get("push")?.(words, 2);
 
-/** Returns the directory to which options of these names lead: with `--git-dir` that from which git looks for the repository. */
-function directoryIn(options: readonly Option[], names: RegExp): string | undefined {
-  const named = options.flatMap(({ name, value }) => {
-    if (value === undefined || !names.test(name)) return [];
-    return [name === "-C" ? value.value : value.value.replace(/(^|\/)\.git\/*$/, "$1.")];
-  });
-  return named.length === 0
-    ? undefined
-    : named.reduce((base, next) => (next.startsWith("/") ? next : `${base}/${next}`));
+/**
+ * Returns the directory to which all `-C` lead, of which an empty one changes nothing, and that from which git then looks for the
+ * repository. Undefined without such options.
+ */
+function placesIn(options: readonly Option[]): { directory: string | undefined; repository: string | undefined } {
+  const valuesOf = (wanted: string) =>
+    options.flatMap(({ name, value }) => (name === wanted && value && value.value !== "" ? value.value : []));
+  const directory = valuesOf("-C").reduce<string | undefined>(pathIn, undefined);
+  const named = valuesOf("--git-dir").at(-1);
+  if (named === undefined) return { directory, repository: directory };
+  return { directory, repository: pathIn(directory, named.replace(/(^|\/)\.git\/*$/, "$1.")) };
 }
+
+const pathIn = (directory: string | undefined, path: string) =>
+  directory === undefined || /^(\/|~(\/|$))/.test(path) ? path : `${directory}/${path}`;
 
 /** Adds the effects of options before the sub-command; returns the number of uses. */
 function addGlobals(options: readonly Option[], effects: Effects): number {

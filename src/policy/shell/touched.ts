@@ -142,12 +142,13 @@ export async function addCopies(
 /** Adds the files that a command runs or reads as code; `fed`: the line feeds its program by a pipe. */
 export async function addCode(
   { code, unknownCode }: Touched,
-  { code: own, uses, opaque }: Command,
+  { code: own, uses, opaque, text }: Command,
   isFed: boolean,
   cwd: string,
   files: Files,
 ): Promise<void> {
   if (opaque !== undefined) unknownCode.add("the line is not understood");
+  if (/(^|\s)GIT_(COMMON_)?DIR=/.test(text)) unknownCode.add("hooks and settings of the repository that GIT_DIR names");
   if (own.runsMore && (await files.resolve(".", cwd).catch(() => undefined))?.external)
     unknownCode.add(`code in ${cwd}, which is outside the workspace`);
   const fed = uses.filter(({ as, below }) => as === "read" && (isFed || (own.runsMore && below !== undefined)));

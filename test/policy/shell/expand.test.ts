@@ -56,6 +56,10 @@ test("the paths of git begin where -C leads", async () => {
     external_directory: expect.arrayContaining(["/srv/q/*", "/opt/*"]),
     edit: ["/opt/n"],
   });
+  expect(await patterns("git -C '' config -f y a.b c; git -C '' -C deep commit -F x")).toMatchObject({
+    edit: ["sub/y"],
+    "read?": expect.arrayContaining(["sub/deep/x"]),
+  });
 });
 
 test("each command of a line is a pattern, in its canonical spelling", async () => {
