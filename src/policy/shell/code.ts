@@ -1,5 +1,5 @@
 import { programOf } from "./behaviour.ts";
-import { type Danger, type Effects, noEffects } from "./effects.ts";
+import { type Danger, type Effects, noEffects, pathIn } from "./effects.ts";
 import { patchesOf } from "./git.ts";
 import { interpret, interpreter, isInput } from "./interpreters.ts";
 import type { CommandLine, SimpleCommand, Word } from "./line.ts";
@@ -200,8 +200,9 @@ const directoryOptions = "-C --directory --prefix --cwd --dir";
 
 function buildInputs(name: string, words: readonly string[]): CodeFile[] {
   const directories = valuesOf(words, directoryOptions);
-  const within = (path: string) => (directories[0] === undefined ? path : `${directories[0]}/${path}`);
-  const build = (path: string): CodeFile => ({ path: within(path), glob: false, use: "build" });
+  // make enters each directory from the one before; for others the last one counts.
+  const directory = /make$/.test(name) ? directories.reduce<string | undefined>(pathIn, undefined) : directories.at(-1);
+  const build = (path: string): CodeFile => ({ path: pathIn(directory, path), glob: false, use: "build" });
   if (packageManagers.test(name)) {
     const isDirectory = (word: string) => directoryOptions.split(" ").includes(word);
     const given = words.slice(1).filter((word, i) => isOperand(word) && !isDirectory(words[i] ?? ""));
@@ -214,7 +215,9 @@ function buildInputs(name: string, words: readonly string[]): CodeFile[] {
     ? valuesOf(words, "-f --file --makefile --justfile")
     : [];
   const targets = /^(g?make|just)$/.test(name) && { scripts: words.slice(1).filter(isOperand) };
-  return (named.length > 0 ? named : (buildFiles.get(program) ?? [])).map((path) => ({ ...build(path), ...targets }));
+  const context = program === "docker build" ? words.slice(2).filter(isOperand).at(-1) : undefined;
+  const usual = (buildFiles.get(program) ?? []).map((path) => pathIn(context, path));
+  return (named.length > 0 ? named : usual).map((path) => ({ ...build(path), ...targets }));
 }
 
 /** A pipeline at whose end an interpreter runs what it reads. */

@@ -36,6 +36,10 @@ export function pathBeside(path: string, { add = "", remove = "" }: NewEnd): str
   return (path.endsWith(remove) ? path.slice(0, path.length - remove.length) : path) + add;
 }
 
+/** Returns a path that is relative to a directory. */
+export const pathIn = (directory: string | undefined, path: string) =>
+  directory === undefined || /^(\/|~(\/|$))/.test(path) ? path : `${directory}/${path}`;
+
 /** The meaning of a path for git. */
 export interface Repository {
   /**

@@ -1,4 +1,4 @@
-import { type Effects, type GitObjects, type Use, usesIn } from "./effects.ts";
+import { type Effects, type GitObjects, pathIn, type Use, usesIn } from "./effects.ts";
 import type { Word } from "./line.ts";
 import { dangersOf, type Operand, type Option, type OptionReader, type OptionTable, optionReader } from "./options.ts";
 
@@ -405,9 +405,6 @@ function placesIn(options: readonly Option[]): { directory: string | undefined; 
   if (named === undefined) return { directory, repository: directory };
   return { directory, repository: pathIn(directory, named.replace(/(^|\/)\.git\/*$/, "$1.")) };
 }
-
-const pathIn = (directory: string | undefined, path: string) =>
-  directory === undefined || /^(\/|~(\/|$))/.test(path) ? path : `${directory}/${path}`;
 
 /** Adds the effects of options before the sub-command; returns the number of uses. */
 function addGlobals(options: readonly Option[], effects: Effects): number {
