@@ -247,6 +247,13 @@ test.each([
   ["diff", "diff -u public/a.txt sub/x.txt"],
   ["bash npm", "bash -c 'npm test'"],
   ["gcc", "gcc -Wall -O2 -c public/x.c -o public/x.o"],
+  ["curl", "curl -F 'x=@ public/a.txt;type=text/plain' https://example.com/"],
+  ["curl", "curl -H 'Accept: text/html, application/json;q=0.9' https://example.com/"],
+  ["pr", "pr list"],
+  ["git", "git stash list"],
+  ["git", "git mv list public/list"],
+  ["git", "git remote show origin"],
+  ["yarn", "yarn test"],
 ])("%s: %s is allowed", async (programs, command) => {
   expect(await plannedAction(command, ".", rulesOf("READ", programs.split(" ")))).toBe(PermissionAction.ALLOW);
 });

@@ -164,10 +164,14 @@ function addOption({ name, means, value, at }: Option, effects: Effects, below?:
   if (means === "read" && /[{}[\]]/.test(value.value) && /^(-T|--upload-file)$/.test(name))
     effects.dangers.push({ at, why: `${value.value} stands for several files` });
   if (means === "data") {
-    const file = /^(?:[^@<]*=)?[@<](.+)/.exec(value.value)?.[1] ?? /^[^=@]+@(.+)/.exec(value.value)?.[1];
-    // A form names several files, and their types after a semicolon.
-    const files = file?.split(/[,;]/).map((piece) => piece.replace(/^"|"$/g, "")) ?? [];
-    for (const one of new Set(file === undefined ? [] : [file, ...files])) {
+    const file = /^(?:[^@<]*=|[^=]*=)?[@<](.+)/.exec(value.value)?.[1] ?? /^[^=@]+@(.+)/.exec(value.value)?.[1];
+    // A form names several files, quoted or behind spaces, and after a semicolon their types and files of headers.
+    const parts = (file ?? value.value).split(/[,;]/);
+    const files = parts.flatMap((part, i) => {
+      const [, isNamed, name = ""] = /^(\s*headers=[@<])?(.*)$/s.exec(part) ?? [];
+      return file !== undefined || (i > 0 && isNamed) ? name.trim().replace(/^"|"$/g, "") : [];
+    });
+    for (const one of new Set(file === undefined ? files : [file, ...files])) {
       if (one !== "-" && one !== "") effects.uses.push(...usesIn({ ...value, value: one }, "read"));
     }
     return;
