@@ -180,7 +180,8 @@ async function addUse(
     const place = await files.resolve(one, cwd).catch(() => undefined);
     const store = place && use.as !== "write" ? topOfObjects(place.absolute) : undefined;
     if (store !== undefined) await addObjects(touched, "history", {}, { ...placed, top: store }, files);
-    if (place) put(touched, place, use);
+    const isBarred = place && use.as === "may" && (await isBarredFile(place, touched, files));
+    if (place) put(touched, place, isBarred ? { ...use, as: "read" } : use);
     else touched.outside.add(join(cwd, dirname(one)));
     if (!place || place.external) continue;
     if (use.below && place.isDirectory) await addBelow(touched, place, use, files);
@@ -199,6 +200,13 @@ interface GitPlace {
   top: string | undefined;
   /** True if the line has no other command. */
   isAlone: boolean;
+}
+
+/** Checks for a file that exists and that rules restrict: a word that names it is a path, although it has no dot or slash. */
+async function isBarredFile(place: ExpandPlace, { allowed }: Touched, { list }: Files): Promise<boolean> {
+  if (place.isDirectory || allowed.read === undefined || allowed.read(place)) return false;
+  const name = basename(place.absolute);
+  return (await list(dirname(place.absolute), [name])).some((entry) => entry.name === name);
 }
 
 /** Adds the paths that git finds by itself: in the top directory, or all of the repository. */
