@@ -287,7 +287,8 @@ function addPrinted(name: string, { options, operands: rest, end }: ReturnType<O
   // `REVISION:PATH` alone prints that path.
   if (named > 0 && named === count) return;
   const untracked = options.some(({ name }) => /^--(no-index|untracked)$/.test(name)) || rest.some(isNull);
-  if (isOpen) limits.length = 0;
+  // With `--full-diff` paths only select commits; the operands of stash and reflog are no paths.
+  if (isOpen || /^(stash|reflog)$/.test(name) || options.some(({ name }) => name === "--full-diff")) limits.length = 0;
   effects.uses.push({
     path: ".",
     glob: false,
@@ -319,7 +320,8 @@ function addChanged(name: string, options: readonly Option[], rest: readonly Ope
       if (/[*?[\\]|^:/.test(word.value)) effects.dangers.push({ at, why: `${word.value} stands for several files` });
   }
   if (name === "mv" && target) {
-    for (const { value } of words.slice(0, -1)) {
+    for (const { value, glob } of words.slice(0, -1)) {
+      effects.uses.push({ path: value, glob, as: "read", below });
       const path = `${target.value}/${value.replace(/\/+$/, "").replace(/^.*\//, "")}`;
       effects.uses.push({ path, glob: false, as: "change" });
     }
@@ -449,7 +451,9 @@ function addSubcommand(words: readonly Word[], operands: readonly Operand[], eff
   if (changesSettings(name, options, second?.word.value)) effects.uses.push(ownConfig);
   if (printsContent(name, options)) addPrinted(name, read, effects);
   addChanged(name, options, rest, effects);
-  if (transferring.has(name) && second) addSource(second, effects);
+  const asksRemote = name === "remote" && /^(show|prune)$/.test(second?.word.value ?? "");
+  const sources = asksRemote ? rest.slice(1) : transferring.has(name) ? rest.slice(0, 1) : [];
+  for (const source of sources) addSource(source, effects);
 }
 
 /** The settings of the repository, which git changes by itself. */
