@@ -105,6 +105,8 @@ export function runCompiler(words: readonly Word[], effects: Effects): void {
     } else if (value.startsWith("@")) {
       effects.dangers.push({ at, why: `${value} is a file with more options` });
     } else {
+      if (value === "-")
+        effects.dangers.push({ at, why: "its source comes from its input, and may include other files" });
       sources.push(word);
     }
   }
