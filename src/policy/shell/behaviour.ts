@@ -196,6 +196,11 @@ function addOperands(
         effects.dangers.push({ at, why: `${word.value} is a file with more words` });
     }
   };
+  const [first] = operands;
+  if (first && program.runs?.split(" ").includes(first.word.value)) {
+    const why = `${name} ${first.word.value} may run any program`;
+    effects.dangers.push({ at: first.at, why, isNamed: true });
+  }
   const hasOption = (names: string) => options.some(({ name }) => names.split(" ").includes(name));
   switch (program.operands) {
     case "text":

@@ -40,6 +40,8 @@ export interface Program extends OptionTable {
   pattern?: string;
   /** The suffix of the files that it compresses. */
   suffix?: string;
+  /** First operands with which it runs any program, or changes what it runs. */
+  runs?: string;
   /** Reads directories and all files below them. */
   walks?: Walks;
 }
@@ -507,6 +509,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     },
     cargo: {
       operands: "may",
+      runs: "rustc rustdoc",
       flag: "-v -vv -q -r -h -V --verbose --quiet --release --locked --offline --frozen --all --workspace --lib --bins --tests --benches --examples --all-targets --all-features --no-default-features --no-run --no-fail-fast --keep-going --doc --list --check --fix --allow-dirty --allow-staged --no-deps --open --nocapture --help --version --dev --build",
       maybe: "--color --timings",
       text: "-p -j -F --package --exclude --bin --test --bench --example --jobs --features --profile --target --message-format --depth --edition --color",
@@ -521,6 +524,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     },
     yarn: {
       operands: "may",
+      runs: "config create dlx exec global node plugin policies set",
       flag: "-s -D -E -P -O -h -v --silent --dev --exact --frozen-lockfile --immutable --offline --production --prod --json --ignore-scripts --non-interactive --verbose --no-progress --check --watch --coverage --all --help --version -W --peer --optional --tilde --force",
       text: "--depth --pattern --level --groups",
       run: "--cwd --use-yarnrc --script-shell --modules-directory --global-directory --cache-directory --registry",
