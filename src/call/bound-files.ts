@@ -17,6 +17,7 @@ export interface BoundFile {
 
 /** Finds the file that a shell runs for a name: the first executable of that name in the directories of a PATH. */
 export async function findProgram(name: string, searchPath: string): Promise<string | undefined> {
+  if (name.startsWith("/")) return name;
   if (name === "" || name.includes("/")) return undefined;
   for (const directory of searchPath.split(":").filter((directory) => directory !== "")) {
     const path = join(directory, name);
@@ -108,7 +109,7 @@ export async function readSmall(path: string, maxBytes: number): Promise<string 
   );
 }
 
-/** The files of a workspace, by path relative to it: size and time of change. */
+/** The files of a workspace, by path relative to it: identity, size and time of change. */
 export interface FileTree {
   digest: string;
   changedMs: ReadonlyMap<string, number>;
@@ -117,7 +118,7 @@ export interface FileTree {
 /** Files of a workspace up to which an approval is bound to them. */
 const maxTreeFiles = 20_000;
 
-/** Reads the names, sizes and times of change of files; undefined for too many. */
+/** Reads the names, identities, sizes and times of change of files; undefined for too many. */
 export async function readTree(directory: string, names: readonly string[]): Promise<FileTree | undefined> {
   if (names.length > maxTreeFiles) return undefined;
   const hash = createHash("sha256");
@@ -127,7 +128,7 @@ export async function readTree(directory: string, names: readonly string[]): Pro
     const some = sorted.slice(at, at + 256);
     const found = await Promise.all(some.map((name) => lstat(join(directory, name)).catch(() => undefined)));
     for (const [i, stats] of found.entries()) {
-      hash.update(`${some[i]}\0${stats?.size}\0${stats?.mtimeMs}\0${stats?.ctimeMs}\0`);
+      hash.update(`${some[i]}\0${stats?.ino}\0${stats?.size}\0${stats?.mtimeMs}\0${stats?.ctimeMs}\0`);
       if (stats) changedMs.set(some[i] ?? "", stats.ctimeMs);
     }
   }

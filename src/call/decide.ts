@@ -375,7 +375,10 @@ async function bindPlan(
       break;
     }
     code[absolute] = sha256;
-    if (sha256.length !== sha256Length) continue;
+    if (sha256.length !== sha256Length) {
+      if (!absent.test(sha256)) missing.add(`${unboundFiles}: ${external ? absolute : pattern} is ${sha256}`);
+      continue;
+    }
     const before = await reads?.get(absolute);
     const changedSinceRead = before !== undefined && before !== sha256;
     const path = external ? absolute : pattern;
@@ -402,6 +405,8 @@ const unboundFiles = "other files that it may run, and that may change after the
 const maxCodeFiles = 64;
 const maxCodeBytes = 8 * 1_048_576;
 const sha256Length = 64;
+/** What stands for the content of a file that does not exist. */
+const absent = /^(ENOENT|ENOTDIR|EISDIR)$/;
 const codeUses: Readonly<Record<CodeUse, ViewFileUse>> = {
   script: ViewFileUse.SCRIPT,
   build: ViewFileUse.BUILD_INPUT,

@@ -32,7 +32,7 @@ import { createHooks } from "../tool/hooks.ts";
 import { byName, createRegistry } from "../tool/registry.ts";
 import type { DefinedTool, Tool } from "../tool/tool.ts";
 import { createForeignTools } from "../tools/foreign/foreign-tools.ts";
-import { projectFiles } from "../tools/fs/ripgrep.ts";
+import { codeFiles } from "../tools/fs/ripgrep.ts";
 import { createConditionCheck, createPolicyParts, type PolicyConfig } from "./policy.ts";
 
 /** The settings of a replica. */
@@ -123,7 +123,7 @@ export function createReplica({
   });
   const lines = createLineAnalysis({ log });
   const planning = createPlanning({
-    ...{ permissions, policy, layersFor, policyDigest, lines, listFiles: projectFiles },
+    ...{ permissions, policy, layersFor, policyDigest, lines, listFiles: codeFiles },
     shadow: { layersFor: shadowFor, count: observer.differed, failed: createShadowFailures(log) },
     ...(gitNames && { gitNames }),
     ...(confines && { confines }),

@@ -3,9 +3,14 @@ import { readRegularFile } from "./read-files.ts";
 
 /** Returns a check if git tracks a path of a repository; undefined if that cannot be known, so that any file may be tracked. */
 export async function trackedFiles(top: string): Promise<((path: string) => boolean) | undefined> {
-  const index = await readRegularFile(join(top, ".git", "index"), maxIndexBytes).catch(() => undefined);
-  const paths = index && pathsOfIndex(index);
+  const paths = await trackedPaths(top);
   return paths && ((path) => paths.has(path));
+}
+
+/** Returns the paths that git tracks in a repository; undefined if they cannot be known. */
+export async function trackedPaths(top: string): Promise<ReadonlySet<string> | undefined> {
+  const index = await readRegularFile(join(top, ".git", "index"), maxIndexBytes).catch(() => undefined);
+  return index && pathsOfIndex(index);
 }
 
 /** Bytes of an index up to which it is read: some 500,000 files. */

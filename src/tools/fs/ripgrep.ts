@@ -1,7 +1,9 @@
 import { spawn } from "node:child_process";
-import { access } from "node:fs/promises";
+import { access, readdir } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
+import { trackedPaths } from "../../core/tracked-files.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import { temporaryGlob } from "./leftovers.ts";
 
@@ -149,13 +151,38 @@ async function program(): Promise<string> {
   );
 }
 
-/** Lists the files of a project that git does not ignore, relative to its directory. */
+/** Lists the files of a project that git does not ignore, relative to its directory; perhaps not all of a large one. */
 export async function projectFiles(root: string): Promise<string[]> {
+  return (await listFiles(root, everySearch)).files;
+}
+
+/**
+ * Lists what an approval of code is bound to: files and links that git does not ignore, and those that it tracks. Files that only
+ * searches leave out belong to it. Throws if these are not all.
+ */
+export async function codeFiles(root: string): Promise<string[]> {
+  const options = everySearch.filter((option) => !option.includes(temporaryGlob));
+  const [{ files, stopped }, tracked = []] = await Promise.all([
+    listFiles(root, [...options, "--no-ignore-dot"]),
+    trackedPaths(root),
+  ]);
+  if (stopped !== undefined) throw new Error(stopped);
+  const all = new Set([...files, ...tracked]);
+  const directories = new Set(["."]);
+  for (const file of all) for (let at = dirname(file); !directories.has(at); at = dirname(at)) directories.add(at);
+  for (const directory of directories) {
+    const entries = await readdir(join(root, directory), { withFileTypes: true }).catch(() => []);
+    for (const entry of entries) if (entry.isSymbolicLink()) all.add(join(directory, entry.name));
+  }
+  return [...all];
+}
+
+async function listFiles(root: string, options: readonly string[]): Promise<{ files: string[]; stopped?: string }> {
   const files: string[] = [];
-  const args = [...everySearch, "--glob=!node_modules", "--files", "--null", "--", "./"];
+  const args = [...options, "--glob=!node_modules", "--files", "--null", "--", "./"];
   const signal = new AbortController().signal;
-  await ripgrep({ args, cwd: root, delimiter: "\0", signal, late: searchTime() }, (record) => {
+  const stopped = await ripgrep({ args, cwd: root, delimiter: "\0", signal, late: searchTime() }, (record) => {
     files.push(record.slice(2));
   });
-  return files;
+  return { files, ...(stopped !== undefined && { stopped }) };
 }
