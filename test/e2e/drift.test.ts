@@ -1,3 +1,4 @@
+import { execFileSync } from "node:child_process";
 import { appendFile, chmod, mkdir, mkdtemp, readFile, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -134,6 +135,12 @@ const code: readonly (readonly [line: string, file: string, bound: "content" | "
   ["git apply p.patch", "p.patch", "content"],
   ["patch -p1 < p.patch", "p.patch", "content"],
   ["cargo test", "Cargo.toml", "content"],
+  ["env -C sub ./x", "sub/x", "content"],
+  ["env --chdir=sub sh ./run.sh", "sub/run.sh", "content"],
+  ["node dist/server", "dist/server.js", "content"],
+  ["node -e 1", "hidden.js", "tree"],
+  ["node -e 1", "dist/tracked.js", "tree"],
+  ["node -e 1", "dist/server.js", "unbound"],
   ["git commit -m a", ".git/hooks/pre-commit", "content"],
   ["git commit -m a", "hooks/commit-msg", "content"],
   ["git lg", ".git/config", "content"],
@@ -175,6 +182,11 @@ async function prepareCode(service: Service): Promise<void> {
     ".git/HEAD": "ref: refs/heads/main\n",
     "inner/.git/config": "\n",
     "inner/.git/hooks/pre-commit": "#!/bin/sh\n",
+    "dist/server.js": "",
+    "dist/tracked.js": "",
+    "hidden.js": "",
+    ".gitignore": "dist\n",
+    ".ignore": "hidden.js\n",
     "sub/apply/Makefile": "all:\n\ttrue\n",
     "sub/apply/p.patch": "--- a/list\n+++ b/list\n@@ -1 +1 @@\n-echo 1\n+echo 3\n",
     ".git/config": "[core]\n\thooksPath = hooks\n",
@@ -183,10 +195,11 @@ async function prepareCode(service: Service): Promise<void> {
     "hooks/commit-msg": "#!/bin/sh\n",
     "p.patch": "--- a/list\n+++ b/list\n@@ -1 +1 @@\n-echo 1\n+echo 2\n",
   };
-  for (const directory of ["sub/apply", "hooks", ".git/hooks", ".git/objects", ".git/refs", "inner/.git/hooks"])
+  for (const directory of ["sub/apply", "dist", "hooks", ".git/hooks", ".git/objects", ".git/refs", "inner/.git/hooks"])
     await mkdir(join(service.workspace, directory), { recursive: true });
   for (const [name, text] of Object.entries(files))
     await writeFile(join(service.workspace, name), text, { mode: 0o755 });
+  execFileSync("git", ["add", "-f", "dist/tracked.js"], { cwd: service.workspace });
 }
 
 /** Has a line asked, changes a file, and answers all of its requests: the first of them, and what the call asks after that. */
@@ -295,6 +308,9 @@ const attacks: readonly (readonly [line: string, file: string])[] = [
   ["git commit -m a", "hooks/commit-msg"],
   ["GIT_DIR=inner/.git git commit -m a", "inner/.git/hooks/pre-commit"],
   ["env GIT_DIR=inner/.git git status", "inner/.git/config"],
+  ["PATH=sub x", "sub/x"],
+  ["find sub -name x -execdir ./x ';'", "sub/x"],
+  ["bash -O extglob run.sh", "run.sh"],
   ["git -c core.pager=./sub/x log", "sub/x"],
   ["git -c alias.x='!sh run.sh' x", "run.sh"],
   ["git bisect run ./sub/x", "sub/x"],
@@ -341,12 +357,14 @@ test("a link to code is switched, a directory of it is exchanged, a hook becomes
   };
   await relink("link.sh", "run.sh");
   await relink("linked", "sub");
+  await relink("loose.js", "b.js");
   const changes: [line: string, change: () => Promise<unknown>][] = [
     ["sh link.sh", () => relink("link.sh", "other/run.sh")],
     ["sh linked/x", () => relink("linked", "other")],
     ["cd linked && ./x", () => relink("linked", "sub")],
     ["make -C sub", exchange],
     ["sub/x", exchange],
+    ["node a.js", () => relink("loose.js", "sub/x")],
     // Git runs no hook that is not executable, so the mode counts as well as the content.
     ["git commit -m a", () => chmod(at(".git/hooks/pre-commit"), 0o755)],
   ];

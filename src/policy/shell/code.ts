@@ -3,6 +3,7 @@ import { type Danger, type Effects, noEffects, pathIn } from "./effects.ts";
 import { patchesOf } from "./git.ts";
 import { interpret, interpreter, isInput } from "./interpreters.ts";
 import type { CommandLine, SimpleCommand, Word } from "./line.ts";
+import { each } from "./options.ts";
 import { programs } from "./programs.ts";
 import { setsOnlyHarmless, spellCommand } from "./spelling.ts";
 import { isRunner, isWrapper } from "./wrappers.ts";
@@ -65,6 +66,11 @@ export function commandCode(
   if (own !== undefined) {
     add("startup", valuesOf(plain, isShell ? "--rcfile --init-file" : (codeOptions.get(own) ?? "")));
     if (own === "python") add("script", modulesOf(plain).flatMap(filesOfModule));
+    for (const path of scripts)
+      add(
+        "script",
+        (endings.get(own) ?? []).map((ending) => path + ending),
+      );
   }
   if (/^([gmn]?awk|g?sed|jq)$/.test(name)) add("script", valuesOf(plain, "-f --file --from-file"));
   if (name === "curl") add("startup", valuesOf(plain, "-K --config"));
@@ -94,6 +100,14 @@ const codeOptions: ReadonlyMap<string, string> = new Map(
     pwsh: "-File",
     Rscript: "",
     tclsh: "",
+  }),
+);
+
+/** What interpreters look for behind the name of a script, if that is no file. */
+const endings: ReadonlyMap<string, readonly string[]> = new Map(
+  Object.entries({
+    ...each("node tsx ts-node", [".js", ".cjs", ".mjs", ".json", ".ts", "/package.json", "/index.js"]),
+    python: ["/__main__.py"],
   }),
 );
 

@@ -1,6 +1,6 @@
 import { effectsOf, mayRunItsWords, movesPaths, programOf } from "./behaviour.ts";
 import { type CodeFile, type CommandCode, commandCode, type FeedingPipeline, pipelinesIn } from "./code.ts";
-import type { Danger, Inner, RiskFound, Use } from "./effects.ts";
+import { type Danger, type Inner, pathIn, type RiskFound, type Use } from "./effects.ts";
 import { type CommandLine, type Join, Opaque, type SimpleCommand, type Word } from "./line.ts";
 import { changesShell } from "./programs.ts";
 import { maxReadLength, readLine } from "./reader.ts";
@@ -254,12 +254,30 @@ function lengthTo(words: readonly Word[], at: number): number {
 const statusReaders = new Set(["echo", "printf", "exit", "test", "["]);
 
 function innerOf(inner: Inner, directory: string, depth: number): Command[] {
+  const { directory: to, ...plain } = inner;
+  if (to !== undefined) return innerOf(plain, directory, depth).map(movedTo(to));
   if ("words" in inner) {
     return [understood({ assignments: [], words: inner.words, redirects: [] }, directory, depth)];
   }
   if (inner.opaque !== undefined) return [opaqueLine(inner.line, inner.opaque)];
   return readWithin(inner.line, directory, depth);
 }
+
+/** Describes a command that runs in a directory, by paths from outside of it. */
+const movedTo = (to: string) => (command: Command) => {
+  const { uses, scripts, code } = command;
+  const moved = (path: string) => pathIn(to, path);
+  return {
+    ...command,
+    uses: uses.map((use) => ({
+      ...use,
+      ...(use.within ? { within: { ...use.within, at: moved(use.within.at ?? ".") } } : { path: moved(use.path) }),
+      ...(use.trees && { trees: use.trees.map((tree) => ({ ...tree, from: moved(tree.from) })) }),
+    })),
+    scripts: scripts.map(moved),
+    code: { ...code, files: code.files.map((file) => ({ ...file, path: moved(file.path) })) },
+  };
+};
 
 /** Returns spellings of a command: without the program's directory, without quotes, and from each word on that a wrapper may run. */
 function spellingsOf(words: readonly Word[]): string[] {

@@ -99,8 +99,11 @@ export interface Effects {
   scripts: string[];
 }
 
-/** A command within a command: its words, or a line for a shell. */
-export type Inner = { words: readonly Word[]; at: number } | { line: string; at: number; opaque?: string };
+/** A command within a command: its words, or a line for a shell; it may run in another directory. */
+export type Inner = ({ words: readonly Word[] } | { line: string; opaque?: string }) & {
+  at: number;
+  directory?: string;
+};
 
 /** Returns empty effects. */
 export function noEffects(): Effects {

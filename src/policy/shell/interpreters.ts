@@ -58,7 +58,7 @@ const interpreters: ReadonlyMap<string, Interpreter> = new Map(
   }),
 );
 const shells = new Set("sh bash dash zsh ksh ash mksh rbash fish".split(" "));
-const shellReader = optionReader({ flag: "-c -e -u -x -v -n -f --norc --noprofile --posix", next: "-o", run: "+" });
+const shellReader = optionReader({ flag: "-c -e -u -x -v -n -f --norc --noprofile --posix", next: "-o -O", run: "+" });
 const readers = new Map([...interpreters].map(([name, table]) => [name, optionReader(table)]));
 
 /** Returns the name of an interpreter without its version: `python3.12` is `python`. Undefined for other programs. */

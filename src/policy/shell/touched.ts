@@ -148,7 +148,7 @@ export async function addCode(
   files: Files,
 ): Promise<void> {
   if (opaque !== undefined) unknownCode.add("the line is not understood");
-  if (/(^|\s)GIT_(COMMON_)?DIR=/.test(text)) unknownCode.add("hooks and settings of the repository that GIT_DIR names");
+  for (const [spelling, why] of elsewhere) if (spelling.test(text)) unknownCode.add(why);
   if (own.runsMore && (await files.resolve(".", cwd).catch(() => undefined))?.external)
     unknownCode.add(`code in ${cwd}, which is outside the workspace`);
   const fed = uses.filter(({ as, below }) => as === "read" && (isFed || (own.runsMore && below !== undefined)));
@@ -176,6 +176,13 @@ export async function addCode(
     }
   }
 }
+
+/** Words by which a line runs code of places that are not looked at. */
+const elsewhere: readonly (readonly [RegExp, string])[] = [
+  [/(^|[\s'"])GIT_(COMMON_)?DIR=/, "hooks and settings of the repository that GIT_DIR names"],
+  [/(^|[\s'"])PATH=/, "programs that the line finds by another PATH"],
+  [/\s-(exec|ok)dir\s/, "code in the directories that find enters"],
+];
 
 /** Returns the asks for what was collected. */
 export function asksOf({ outside, read, changed, written }: Touched): ExpandedAsk[] {

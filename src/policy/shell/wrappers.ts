@@ -1,9 +1,9 @@
-import { type Effects, usesIn } from "./effects.ts";
+import { type Effects, type Inner, usesIn } from "./effects.ts";
 import type { Word } from "./line.ts";
 import { dangersOf, each, type OptionTable, optionReader } from "./options.ts";
 import { isHarmlessVariable } from "./programs.ts";
 
-/** A program that runs the words after its own. */
+/** A program that runs the words after its own, in the directory of an option to `look` at. */
 interface Wrapper extends OptionTable {
   /** The number of operands before the program. */
   skip?: number;
@@ -32,7 +32,7 @@ const wrappers: ReadonlyMap<string, Wrapper> = new Map(
       variables: true,
       flag: "-i --ignore-environment -0 --null -v --debug",
       text: "-u --unset",
-      run: "-C --chdir",
+      look: "-C --chdir",
       line: "-S --split-string",
     },
     exec: { flag: "-c -l", text: "-a" },
@@ -56,7 +56,12 @@ const wrappers: ReadonlyMap<string, Wrapper> = new Map(
     setsid: { flag: "-c -f -w --ctty --fork --wait" },
     stdbuf: { text: "-i -o -e --input --output --error" },
     strace: { flag: "-f -c -t -tt -T -q -y", text: "-e -s -p", write: "-o --output" },
-    sudo: { variables: true, flag: "-n -E -H -b -k -S --non-interactive", text: "-u -g --user --group -p --prompt" },
+    sudo: {
+      variables: true,
+      flag: "-n -E -H -b -k -S --non-interactive",
+      text: "-u -g --user --group -p --prompt",
+      look: "-D --chdir",
+    },
     taskset: { skip: 1, flag: "-c --cpu-list" },
     time: { flag: "-p -v -a -q --verbose --portability --append --quiet", text: "-f --format", write: "-o --output" },
     timeout: {
@@ -107,13 +112,15 @@ export function wrap(name: string, words: readonly Word[], effects: Effects): vo
   const { options, operands } = (readers.get(name) ?? loaderReader)(words, 1, true);
   if (name === "command" && /^-[vV]$/.test(words[1]?.value ?? "")) return;
   effects.dangers.push(...dangersOf(name, options));
+  const directory = options.findLast(({ means }) => means === "look")?.value?.value;
+  const run = (inner: Inner) => effects.inner.push({ ...inner, ...(directory !== undefined && { directory }) });
   for (const { name: option, means, value, at } of options) {
+    if (means === "look") effects.dangers.push({ at, why: `${option} changes the directory` });
     if (value && (means === "look" || means === "read" || means === "write"))
       effects.uses.push(...usesIn(value, means));
     if (value && means === "write" && /^[|!]/.test(value.value))
       effects.dangers.push({ at, why: `${option} runs ${value.value}` });
-    if (value && means === "line")
-      effects.inner.push({ line: value.value, at, opaque: "a line that bash does not read" });
+    if (value && means === "line") run({ line: value.value, at, opaque: "a line that bash does not read" });
   }
   // `env -` is `env -i`.
   if (name === "env" && operands[0]?.word.value === "-") operands.shift();
@@ -136,7 +143,7 @@ export function wrap(name: string, words: readonly Word[], effects: Effects): vo
       effects.inner.push({ line: value, at: program.at, opaque: "a line that bash does not read" });
     return;
   }
-  effects.inner.push({ words: words.slice(program.at), at: program.at });
+  run({ words: words.slice(program.at), at: program.at });
 }
 
 const loaderReader = optionReader({});
