@@ -30,7 +30,7 @@ import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follo
 import { drainCalls, recoverCalls, renewLeases, stopLapsedRuns } from "./leases.ts";
 import { createFilling, createWaits, type FollowedEvent } from "./log.ts";
 import { resumeParent, resumeParentOf } from "./parents.ts";
-import type { CallRecord } from "./ports.ts";
+import type { CallFilter, CallRecord } from "./ports.ts";
 import { createReview } from "./rebind.ts";
 import { untilRecorded } from "./record-once.ts";
 import { runKeyOf } from "./running.ts";
@@ -154,23 +154,23 @@ export function createCalls(parts: EngineParts) {
       const { session } = await sessions.look(principal, watch.sessionId, "read");
       yield* watchSession(engine, session.rootSessionId, watch, signal);
     },
-    /** Lists calls in the order in which they were accepted: fewer than `limit` where they are large. `next` is the last one if there may be more. */
+    /** Lists calls in the order in which they were accepted: fewer than `limit` where they are large. `next` is the token of the last one if there may be more. */
     async list(
       principal: Principal,
       { sessionId, after, limit }: { sessionId: string; after?: string; limit: number },
     ): Promise<{ parts: ToolPart[]; next?: string }> {
       await sessions.look(principal, sessionId, "read");
       const parts: ToolPart[] = [];
-      let [next, bytes] = [after, 0];
+      let [last, bytes] = [after === undefined ? undefined : decodePlace(after), 0];
       while (parts.length < limit && bytes < maxListedBytes) {
         const count = Math.min(limit - parts.length, listedAtOnce);
-        const page = await store.listCalls({ sessionId, limit: count, ...(next !== undefined && { after: next }) });
+        const page = await store.listCalls({ sessionId, limit: count, ...(last && { after: last }) });
         for (const { part } of page) bytes += toBinary(ToolPartSchema, part).byteLength;
         parts.push(...page.map(({ part }) => part));
         if (page.length < count) return { parts };
-        next = page.at(-1)?.ref.callId;
+        last = page.at(-1);
       }
-      return { parts, ...(next !== undefined && { next }) };
+      return { parts, ...(last && { next: `${last.openedSeq}:${last.ref.callId}` }) };
     },
     /** Cancels a call of a session that the principal owns, or as an admin. */
     async cancel(principal: Principal, sessionId: string, callId: string, message: string): Promise<ToolPart> {
@@ -241,6 +241,12 @@ function backgroundCallsOf(engine: Engine) {
       return await cancelCall(engine, (await recordOf(call)).ref, reason);
     },
   };
+}
+
+/** Reads the token of a page of calls; one of an earlier version is the id of a call alone. */
+function decodePlace(token: string): NonNullable<CallFilter["after"]> {
+  const [, seq = "0", callId = token] = /^(\d{1,15}):(.*)$/s.exec(token) ?? [];
+  return { ref: { callId }, openedSeq: Number(seq) };
 }
 
 /** Bytes of calls after which a page of them ends, and calls that are read at once: each may have an input of `input_bytes`. */

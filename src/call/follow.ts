@@ -129,9 +129,9 @@ export async function* eachOpenCall(
   store: Pick<Engine["store"], "listCalls">,
   sessionId: string,
 ): AsyncGenerator<CallRecord, void> {
-  for (let after: string | undefined; ; ) {
+  for (let after: CallRecord | undefined; ; ) {
     const page = await store.listCalls({ sessionId, open: true, limit: openPage, ...(after && { after }) });
-    after = page.at(-1)?.ref.callId;
+    after = page.at(-1);
     yield* page.filter(({ part }) => !isTerminal(part));
     if (page.length < openPage) return;
   }

@@ -154,7 +154,7 @@ export interface CallRecordReader {
   findDelegated(sessionId: string, requestDigest: string): Promise<CallRecord[]>;
   /** Predicts `repeats` of the session's next call, if it is this request. */
   repeatsOf(sessionId: string, requestDigest: string): Promise<number>;
-  /** Lists calls in the order of acceptance; `after` is the call id of the last one of the previous page. */
+  /** Lists calls in the order of acceptance. Fewer than `limit` are the last ones. */
   listCalls(filter: CallFilter): Promise<CallRecord[]>;
 }
 
@@ -162,7 +162,8 @@ export interface CallRecordReader {
 export interface CallFilter {
   sessionId: string;
   open?: boolean;
-  after?: string;
+  /** The last call of the previous page, with its place: it may be removed before the next one is read. */
+  after?: { ref: Pick<CallRef, "callId">; openedSeq: number };
   limit: number;
 }
 

@@ -1,3 +1,5 @@
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { toBinary } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { ListToolPartsResponseSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -21,4 +23,21 @@ test("a page of calls ends before it is too large to hold, and the pages togethe
   }
   expect(listed).toEqual(made);
   expect(Math.max(...sizes)).toBeLessThan(16 * 1024 * 1024);
+});
+
+test("a page goes on after a call that was removed since the page before", async () => {
+  const { agent, close, restart, workspace } = await serve([]);
+  const { session } = await agent.sessions.createSession({});
+  const sessionId = session?.id ?? "";
+  for (const callId of ["call_c", "call_b", "call_a"])
+    await agent.tools.callTool({ sessionId, callId, tool: "echo", input: { text: callId } });
+  const first = await agent.tools.listToolParts({ sessionId, pageSize: 2 });
+  await close();
+  const db = new DatabaseSync(join(workspace, "../data/toolgate.sqlite"));
+  db.exec("DELETE FROM calls WHERE call_id = 'call_b'");
+  db.close();
+  const { tools } = (await restart()).agent;
+  const { parts, nextPageToken } = await tools.listToolParts({ sessionId, pageToken: first.nextPageToken });
+  expect([...first.parts, ...parts].map(({ callId }) => callId)).toEqual(["call_c", "call_b", "call_a"]);
+  expect(nextPageToken).toBe("");
 });

@@ -19,6 +19,7 @@ import {
   answer,
   callRef,
   completed,
+  day,
   fenceOf,
   grant,
   leaseMs,
@@ -153,6 +154,26 @@ describe("redis", () => {
     await addTree(there);
     await openAskedCall(there, ref, ["per_1", "per_2", "per_3"]);
     expect((await here.permissions.openRequests({ limit: 2 })).map(({ id }) => id)).toEqual(["per_2", "per_3"]);
+  });
+
+  test("leaves out a call that is removed while its page is read, and reads on", async () => {
+    let hasStarted = false;
+    const [here, there] = await openTwo((link) => ({
+      ...link,
+      async hashes(...names) {
+        if (names.length > 1 && !hasStarted) {
+          hasStarted = true;
+          await there.calls.sweep();
+        }
+        return await link.hashes(...names);
+      },
+    }));
+    await addSession(there);
+    for (const callId of ["call_1", "call_2", "call_3", "call_4"]) await openCall(there, callRef(callId));
+    await there.calls.finishCall({ ref: callRef("call_2"), guard: { version: 1 }, part: completed(callRef("call_2")) });
+    there.advance(30 * day);
+    const listed = await here.calls.listCalls({ sessionId: "ses_root", limit: 3 });
+    expect(listed.map(({ ref }) => ref.callId)).toEqual(["call_1", "call_3", "call_4"]);
   });
 
   test("reads events of other replicas from the time without subscribers", async () => {

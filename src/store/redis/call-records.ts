@@ -4,7 +4,8 @@ import { DamagedRecord } from "../parts.ts";
 import { decodeRedisPart, decodeSealedJson } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { type Fields, fields, inPortions, replyList, text, texts } from "./reply.ts";
+import { withPlaces } from "./listing.ts";
+import { type Fields, fields, inPortions, replyList, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** Reads of stored calls. */
@@ -78,27 +79,24 @@ export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys
       const found = await trees.find(sessionId, async (root) => {
         const tree = keys.tree(root);
         const listed = open ? tree.open(sessionId) : tree.calls(sessionId);
-        const place = after === undefined ? null : await link.command("zscore", tree.calls(sessionId), after);
-        const min = place === null ? "-inf" : `(${text(place)}`;
-        const ids = texts(await link.command("zrangebyscore", listed, min, "+inf", "LIMIT", 0, limit));
-        if (ids.length === 0 && (await link.command("exists", tree.session(sessionId))) === 0) return undefined;
-        const pages = [];
-        for (let from = 0; from < ids.length; from += pageSize) {
-          pages.push(
-            named(
-              root,
-              ids.slice(from, from + pageSize).map((callId) => callName({ sessionId, callId })),
-            ),
-          );
+        const calls: CallRecord[] = [];
+        // A call that was removed since its id was read leaves its place to the next one: only the last page is short.
+        for (let place = after?.openedSeq; ; ) {
+          const [min, count] = [place === undefined ? "-inf" : `(${place}`, limit - calls.length];
+          const range = [listed, min, "+inf", "WITHSCORES", "LIMIT", 0, count] as const;
+          const page = withPlaces(texts(await link.command("zrangebyscore", ...range)));
+          if (page.length === 0 && (await link.command("exists", tree.session(sessionId))) === 0) return undefined;
+          const names = page.map(({ id }) => callName({ sessionId, callId: id }));
+          const found = await Promise.all(inPortions(names, portion).map((some) => named(root, some)));
+          calls.push(...found.flat().map((call) => decode(root, call)));
+          if (page.length < count || calls.length === limit) return calls;
+          place = page.at(-1)?.place;
         }
-        return (await Promise.all(pages)).flat().map((call) => decode(root, call));
       });
       return found ?? [];
     },
   };
 }
-
-const pageSize = 100;
 
 /** Returns the name of a call in its tree; session ids have no colon. */
 export const callName = ({ sessionId, callId }: Pick<CallRef, "sessionId" | "callId">): string =>

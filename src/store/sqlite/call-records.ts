@@ -52,13 +52,12 @@ export function createSqliteCallRecords(options: {
 }) {
   const { db, sessions, openCalls, now } = options;
   const select = `SELECT ${callColumns} FROM calls WHERE session = :session`;
-  const page =
-    "ordinal > coalesce((SELECT ordinal FROM calls WHERE session = :session AND call_id = :after), 0) ORDER BY ordinal LIMIT :limit";
   const one = statement<CallColumns>(db, `${select} AND call_id = :callId`);
-  const list = statement<CallColumns>(db, `${select} AND ${page}`);
-  const ordinalOf = statement<{ ordinal: number }>(
+  const list = statement<CallColumns>(db, `${select} AND ordinal > :from ORDER BY ordinal LIMIT :limit`);
+  const placeOf = statement<{ ordinal: number }>(
     db,
-    "SELECT ordinal FROM calls WHERE session = :session AND call_id = :callId",
+    `SELECT coalesce((SELECT ordinal FROM calls WHERE session = :session AND call_id = :callId),
+       (SELECT max(ordinal) FROM calls WHERE session = :session AND opened < :openedSeq), 0) AS ordinal`,
   );
   const assigned = statement<CallColumns & { id: string; root: string }>(
     db,
@@ -108,8 +107,7 @@ export function createSqliteCallRecords(options: {
   }
 
   /** Lists open calls by the table in memory: rows of calls that have ended are not read, however many there are. */
-  function listOpen(head: SessionHead, { after, limit }: { after: string; limit: number }): CallRecord[] {
-    const from = after === "" ? 0 : (ordinalOf.get({ session: head.ordinal, callId: after })?.ordinal ?? 0);
+  function listOpen(head: SessionHead, { from, limit }: { from: number; limit: number }): CallRecord[] {
     const open = openCalls.inSession(head.id).filter(({ ordinal }) => ordinal > from);
     return readAll(head, open.toSorted((one, other) => one.ordinal - other.ordinal).slice(0, limit));
   }
@@ -143,11 +141,13 @@ export function createSqliteCallRecords(options: {
       return row === undefined ? undefined : record({ root: row.root, sessionId: row.id, callId: row.callId }, row);
     },
 
-    list({ sessionId, open = false, after = "", limit }: CallFilter): CallRecord[] {
+    list({ sessionId, open = false, after, limit }: CallFilter): CallRecord[] {
       const head = sessions.find(sessionId);
       if (head === undefined) return [];
-      if (open) return listOpen(head, { after, limit });
-      const rows = list.all({ session: head.ordinal, after, limit });
+      const of = after && { session: head.ordinal, callId: after.ref.callId, openedSeq: after.openedSeq };
+      const from = (of && placeOf.get(of)?.ordinal) ?? 0;
+      if (open) return listOpen(head, { from, limit });
+      const rows = list.all({ session: head.ordinal, from, limit });
       return rows.map((row) => record({ root: head.root, sessionId, callId: row.callId }, row));
     },
 

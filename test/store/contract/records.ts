@@ -38,11 +38,16 @@ export function recordsContract(open: OpenStore): void {
     const store = await open();
     await addSession(store);
     await addSession(store, "ses_other");
-    for (const callId of ["call_b", "call_a", "call_d", "call_c"]) await openCall(store, callRef(callId));
+    const opened: Record<string, { openedSeq: number }> = {};
+    for (const callId of ["call_b", "call_a", "call_d", "call_c"])
+      opened[callId] = await openCall(store, callRef(callId));
     await openCall(store, callRef("call_x", "ses_other", "ses_other"));
     await store.calls.finishCall({ ref: callRef("call_a"), guard: { version: 1 }, part: failed(callRef("call_a")) });
-    const list = async (filter: { open?: boolean; after?: string; limit: number }) =>
-      (await store.calls.listCalls({ sessionId: "ses_root", ...filter })).map((record) => record.ref.callId);
+    const list = async ({ after = "", ...filter }: { open?: boolean; after?: string; limit: number }) => {
+      const last = after && { after: { ref: { callId: after }, openedSeq: opened[after]?.openedSeq ?? 0 } };
+      const listed = await store.calls.listCalls({ sessionId: "ses_root", ...filter, ...last });
+      return listed.map((record) => record.ref.callId);
+    };
     expect(await list({ limit: 10 })).toEqual(["call_b", "call_a", "call_d", "call_c"]);
     expect(await list({ open: true, limit: 10 })).toEqual(["call_b", "call_d", "call_c"]);
     expect(await list({ limit: 2 })).toEqual(["call_b", "call_a"]);

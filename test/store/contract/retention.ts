@@ -144,6 +144,24 @@ export function retentionContract(open: OpenStore): void {
     expect(calls.filter(({ expired }) => expired)).toHaveLength(450);
   });
 
+  test("lists on after a call that was removed since its page was read", async () => {
+    const store = await open();
+    await addSession(store);
+    await openCall(store, callRef("call_c"));
+    const after = await openCall(store, callRef("call_b"));
+    await openCall(store, callRef("call_a"));
+    await store.calls.finishCall({ ref: after.ref, guard: { version: 1 }, part: completed(after.ref) });
+    store.advance(30 * day);
+    await store.calls.sweep();
+    for (const open of [false, true]) {
+      const list = async (filter: object) =>
+        (await store.calls.listCalls({ sessionId: "ses_root", open, limit: 10, ...filter })).map(
+          ({ ref }) => ref.callId,
+        );
+      expect([await list({}), await list({ after })]).toEqual([["call_c", "call_a"], ["call_a"]]);
+    }
+  });
+
   test("returns outputs a week after their last write", async () => {
     const store = await open();
     await addSession(store);
