@@ -10,7 +10,7 @@ import { DecisionRecordSchema, GrantScope, PermissionOutcome } from "../../gen/o
 import type { Store } from "../../src/call/ports.ts";
 import type { CopySettings } from "../../src/store/redis/copies.ts";
 import type { Link } from "../../src/store/redis/link.ts";
-import { text } from "../../src/store/redis/reply.ts";
+import { inPortions, text } from "../../src/store/redis/reply.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { storeContract } from "./contract.ts";
 import {
@@ -137,6 +137,29 @@ describe("redis", () => {
     const others = Array.from({ length: 10 }, (_, i) => `ses_${i}`);
     expect(found.map(({ sessionId }) => sessionId)).toEqual([...Array(20).fill("ses_first"), ...others]);
     expect(reads).toEqual(["read_live", "read_open", "read_requests"]);
+  });
+
+  test("goes on after a request that was settled in short reads, however many others are open", async () => {
+    const counts: number[] = [];
+    const [here, there] = await openTwo((link) => ({
+      ...link,
+      read(name, names, ...args) {
+        if (name === "read_open") counts.push(Number(args[1]));
+        return link.read(name, names, ...args);
+      },
+    }));
+    const ids = Array.from({ length: 1_210 }, (_, i) => `per_${String(i).padStart(4, "0")}`);
+    for (const [turn, some] of inPortions(ids, 110).entries()) {
+      const id = `ses_${turn % 3}`;
+      await addSession(there, id);
+      await openAskedCall(there, callRef(`call_${turn}`, id, id), some);
+    }
+    await there.permissions.settle(await answer(there, callRef("call_10", "ses_1", "ses_1"), "per_1105"));
+    const found = await here.permissions.openRequests({ after: "per_1105", limit: 3 });
+    expect(found.map(({ id }) => id)).toEqual(["per_1106", "per_1107", "per_1108"]);
+    expect(await here.permissions.openRequests({ after: "unknown", limit: 3 })).toEqual([]);
+    expect(counts.length).toBeGreaterThan(2);
+    expect(Math.max(...counts)).toBeLessThan(600);
   });
 
   test("leaves out a request that is settled while its page is read, and reads on", async () => {

@@ -134,9 +134,16 @@ export function createRedisAsks(options: {
     });
     if (from !== undefined) return createMerge(link.groups(roots), openIn, from);
     // It was settled since; ids sort by time, so its position is known all the same.
-    const all = await createMerge(link.groups(roots), openIn)(Number.MAX_SAFE_INTEGER);
-    const rest = all.filter(({ id }) => id > after);
-    return async (count: number) => rest.splice(0, count);
+    const merge = createMerge(link.groups(roots), openIn);
+    const rest: OpenAsk[] = [];
+    return async (count: number) => {
+      for (let hasMore = true; hasMore && rest.length < count; ) {
+        const page = await merge(maxMerged);
+        rest.push(...page.filter(({ id }) => id > after));
+        hasMore = page.length > 0;
+      }
+      return rest.splice(0, count);
+    };
   }
 
   return {
@@ -230,6 +237,9 @@ function createMerge(
     }
   };
 }
+
+/** Maximum number of asks that are merged at once to find a position, so that one script does not delay others for long. */
+const maxMerged = 500;
 
 /** Returns the ask of a member of `deadlines`: its id, or its id and "escalates" for its next step. */
 export const askOfDeadline = (member: string) => member.split(" ", 1)[0] ?? "";
