@@ -35,7 +35,7 @@ import {
   saveGrant,
   startCall,
 } from "./fixture.ts";
-import { type RedisServers, startRedis, startSentinel } from "./redis-server.ts";
+import { freePorts, type RedisServers, startRedis, startSentinel } from "./redis-server.ts";
 import { openIn, quiet } from "./redis-store.ts";
 
 const server = await startRedis();
@@ -445,6 +445,20 @@ describe("redis", () => {
   test("refuses a Redis that may evict keys, and names the setting", async () => {
     const own = await ownServer("--maxmemory-policy", "allkeys-lru");
     await expect(openReal(own.url)).rejects.toThrow("CONFIG SET maxmemory-policy noeviction");
+  });
+
+  test("refuses a node of a cluster behind the URL of a single Redis, and names the form of a cluster", async () => {
+    const [port = 0] = await freePorts(1);
+    const address = ["--bind", "127.0.0.1", "--cluster-announce-ip", "127.0.0.1", "--port", `${port}`];
+    const own = await ownServer("--cluster-enabled", "yes", ...address);
+    const node = new Redis(port);
+    await node.call("cluster", "addslotsrange", 0, 16_383);
+    node.disconnect();
+    for (const url of [own.url, `redis://127.0.0.1:${port}`])
+      await expect(openReal(url)).rejects.toThrow(/cluster mode.* write redis\+cluster:\/\/host:port/);
+    const { calls } = await openReal(`redis+cluster://127.0.0.1:${port}`);
+    await addSession({ calls });
+    expect(await logOf({ calls })).toEqual([]);
   });
 
   test("refuses a Redis that is too old, and names the needed version", async () => {

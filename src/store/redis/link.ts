@@ -387,7 +387,7 @@ function unavailable(cause: unknown): RequestError {
   );
 }
 
-/** Refuses a Redis that is too old, or that may evict keys. */
+/** Refuses a Redis that is too old, that may evict keys, or of whose cluster the URL names one node. */
 async function checkServers(client: Client): Promise<void> {
   for (const node of masters(client)) {
     const facts = `${await node.info("server")}${await node.info("memory")}`;
@@ -397,6 +397,11 @@ async function checkServers(client: Client): Promise<void> {
     if (Number.parseInt(version, 10) < 7) {
       throw new StoreUnusable(
         `the Redis at ${where} has version ${version}: the store needs 7.0 or later; name another Redis in the URL`,
+      );
+    }
+    if (client instanceof Redis && fact("redis_mode") === "cluster") {
+      throw new StoreUnusable(
+        `the Redis at ${where} runs in cluster mode, where the URL names a single one: write redis+cluster://host:port (rediss+cluster:// for TLS), or start it with cluster-enabled no`,
       );
     }
     const policy = fact("maxmemory_policy");
