@@ -386,10 +386,10 @@ test("the canary shows which native tools ask, run unasked or are disabled, and 
 
 const listing = { tool: "bash", input: { command: "ls" } };
 
-test("the canary finds its calls among many sessions, and rejects no request of another one", async () => {
+test("the canary finds its calls among many sessions and calls, and rejects no request of another one", async () => {
   const { home, environment, run, directory } = await createHome("{}");
   await run("connect", "claude", "--yes", "--no-canary");
-  // More requests, and later more new sessions, than a page of a list has.
+  // More requests, and later more calls of the canary and more new sessions, than a page of a list has.
   const others = Array.from({ length: 101 }, (_, i) => `other-${i}`);
   const { tools } = connect(service, "caller");
   await Promise.all(others.map((callId) => tools.callTool({ ...listing, callId, waitMs: 0 })));
@@ -404,7 +404,22 @@ test("the canary finds its calls among many sessions, and rejects no request of 
   const request = JSON.stringify({ method: "POST", body: "{}", headers });
   const url = `${service.url}/opencode.tool.v1.SessionService/CreateSession`;
   await writeFile(creating, `for (let i = 0; i < 101; i++) await fetch("${url}", ${request});`);
-  const lines = ["#!/bin/sh", `${process.execPath} ${fakeClaude} "$@"`, `${process.execPath} ${creating}`, ""];
+  const filling = join(home, "filling.mjs");
+  const begun = JSON.stringify({
+    ...{ kind: "claude", foreignSession: "fake", foreignTool: "Bash", waitMs: 0, input: { command: "ls" } },
+  });
+  await writeFile(
+    filling,
+    `const headers = ${JSON.stringify({ ...headers, authorization: `Bearer ${token.trim()}` })};
+     const url = "${service.url}/opencode.tool.v1.ToolService/BeginCall";
+     for (let i = 0; i < 101; i++) {
+       const body = JSON.stringify({ ...${begun}, foreignCallId: "fill-" + i, cwd: process.cwd() });
+       const answer = await fetch(url, { method: "POST", headers, body });
+       if (!answer.ok) throw new Error(await answer.text());
+     }`,
+  );
+  const programs = [`${filling} &&`, `${process.execPath} ${fakeClaude} "$@"`].join(" ");
+  const lines = ["#!/bin/sh", `${process.execPath} ${programs}`, `${process.execPath} ${creating}`, ""];
   await writeFile(program, lines.join("\n"), { mode: 0o755 });
 
   const { stdout } = await connectHere(environment, "--check", "--agent-program", program);

@@ -228,8 +228,11 @@ async function rejectAll(
 /** Returns the IDs of the calls that the service recorded for the canary, and the names of their tools: some agents have no IDs. */
 async function recordedCalls(options: CanaryOptions, earlier: ReadonlySet<string>): Promise<ReadonlySet<string>> {
   const own = (await ownSessions(options)).filter(({ id }) => !earlier.has(id));
-  const parts = await Promise.all(own.map(({ id }) => options.approver.tools.listToolParts({ sessionId: id })));
-  return new Set(parts.flatMap(({ parts }) => parts.flatMap(({ callId, tool }) => [callId, ownName(tool)])));
+  const { tools } = options.approver;
+  const pagesOfSession = ({ id }: { id: string }) =>
+    Array.fromAsync(pagesOf((page) => tools.listToolParts({ ...page, sessionId: id })));
+  const pages = await Promise.all(own.map(pagesOfSession));
+  return new Set(pages.flat().flatMap(({ parts }) => parts.flatMap(({ callId, tool }) => [callId, ownName(tool)])));
 }
 
 /** Returns the sessions of the agent's hook: other agents may have created any number since. */
