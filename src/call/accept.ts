@@ -4,7 +4,7 @@ import {
   type CreateSessionRequest,
   CreateSessionRequestSchema,
 } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { type CallToolRequest, CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { CallToolRequestSchema, type ExecuteToolRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { newId } from "../core/ids.ts";
 import { canonicalJson } from "../core/json.ts";
@@ -46,22 +46,7 @@ import { mayStart } from "./stops.ts";
 import { freeSlot, needsSlot, takeSlot, waitForWorker, waitOf } from "./waiting.ts";
 
 /** Fields that CallTool and ExecuteTool have in common. */
-export type CallRequest = Pick<
-  CallToolRequest,
-  | "sessionId"
-  | "messageId"
-  | "callId"
-  | "agent"
-  | "tool"
-  | "input"
-  | "metadata"
-  | "timeoutMs"
-  | "queueMs"
-  | "providerId"
-  | "modelId"
-  | "definitionId"
-  | "expectedStoreId"
->;
+export type CallRequest = Omit<ExecuteToolRequest, "$typeName" | "$unknown" | "onDisconnect" | "afterSeq">;
 
 /** An accepted call, or the one that a request attached to. */
 export interface Accepted {

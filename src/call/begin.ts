@@ -16,7 +16,7 @@ import { lostCall, RequestError } from "../core/request-error.ts";
 import { foreignName } from "../tool/foreign.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { lexicalWorkspace } from "../tool/workspace.ts";
-import { callerOfRequest, checkAttach, openStep } from "./accept.ts";
+import { type Accepted, callerOfRequest, checkAttach, openStep } from "./accept.ts";
 import { isAskApproved } from "./asks.ts";
 import { checkLevels, checkSize } from "./check-size.ts";
 import { endFailedOver } from "./claims.ts";
@@ -45,13 +45,9 @@ export type BeginOutcome =
   | { case: "waiting"; ref: CallRef; part: ToolPart };
 
 /** A call that this request tries to begin. */
-interface Begin {
+interface Begin extends Beginner {
   readonly ref: CallRef;
   readonly opened: OpenSession;
-  /** Given out only if this request writes the start mark. */
-  readonly assignment: Assignment;
-  /** Aborted when the requester leaves: nothing starts for it then. */
-  readonly signal: AbortSignal;
 }
 
 /** Open delegated calls of a session: each request reads all of them. */
@@ -176,9 +172,7 @@ interface ForeignUse {
 }
 
 /** An accepted call, and the first attempt to start it if this request made it. */
-interface Entered {
-  record: CallRecord;
-  opened: OpenSession;
+interface Entered extends Accepted {
   attempt?: Promise<void>;
 }
 

@@ -10,11 +10,6 @@ import type { CodeFile, PlacedCode } from "../policy/shell/code.ts";
 import { isSimpleLine, type Readings, readCommands } from "../policy/shell/command.ts";
 import type { RiskFound } from "../policy/shell/effects.ts";
 
-/** A file to whose content an approval is bound. */
-export interface BoundFile {
-  absolute: string;
-}
-
 /** Finds the file that a shell runs for a name: the first executable of that name in the directories of a PATH. */
 export async function findProgram(name: string, searchPath: string): Promise<string | undefined> {
   if (name.startsWith("/")) return name;

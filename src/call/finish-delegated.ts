@@ -251,9 +251,10 @@ function assignmentHash(secret: string): string {
 
 /** Request that tries to begin a call. */
 export interface Beginner {
-  assignment: Assignment;
-  /** Aborted when the requester leaves. */
-  signal: AbortSignal;
+  /** Given out only if this request writes the start mark. */
+  readonly assignment: Assignment;
+  /** Aborted when the requester leaves: nothing starts for it then. */
+  readonly signal: AbortSignal;
 }
 
 /**

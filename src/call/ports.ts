@@ -205,10 +205,7 @@ export interface AskOpener {
 }
 
 /** Arguments of `rebindCall`. */
-export interface RebindCallStep {
-  ref: CallRef;
-  version: number;
-  spec: CallSpec;
+export interface RebindCallStep extends Pick<CallRecord, "ref" | "version" | "spec"> {
   /** Message of the withdrawals. */
   message: string;
 }
@@ -365,11 +362,5 @@ export interface FinishCallStep {
   children?: readonly EndedChild[];
 }
 
-/** The end of a call whose parent ends. Its open asks are withdrawn with the text of its error. */
-export interface EndedChild {
-  ref: CallRef;
-  /** The version from which `part` was computed. */
-  version: number;
-  /** The terminal part. */
-  part: ToolPart;
-}
+/** The terminal part of a call whose parent ends, and the version from which it was computed. Its open asks are withdrawn with the text of its error. */
+export type EndedChild = Pick<CallRecord, "ref" | "version" | "part">;

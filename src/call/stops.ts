@@ -31,19 +31,12 @@ const underWayMs = 400;
 const maxEndingMs = 2_000;
 const pageSize = 100;
 
-/** The stop of a target, and the number of calls that it ended. */
-interface Stopped {
-  stop: StopRecord;
-  rejected: number;
-  cancelled: number;
-}
-
-/** Lets no call of the target start from now on, at any replica, and ends those that are open. */
+/** Lets no call of the target start from now on, at any replica, and ends those that are open; returns how many. */
 export async function stopCalls(
   engine: Engine,
   principal: Principal,
   { target, reason }: { target: StopTarget; reason: string },
-): Promise<Stopped> {
+) {
   const { permissions, stops, store } = engine;
   const id = idOf(target);
   const root = await rootOf(engine, target);

@@ -98,14 +98,8 @@ function roughSize(value: JsonValue): number {
   return size;
 }
 
-/** A record as a step writes it: its bytes, and their digest for the hash chain. */
-interface EncodedDecision {
-  content: Uint8Array;
-  sha256: string;
-}
-
-/** Encodes a record once, for storage and for its hash. */
-export function encodeDecision(record: DecisionRecord): EncodedDecision {
+/** Encodes a record once: its bytes for storage, and their digest for the hash chain. */
+export function encodeDecision(record: DecisionRecord) {
   const content = toBinary(DecisionRecordSchema, record);
   return { content, sha256: hash("sha256", content, "hex") };
 }

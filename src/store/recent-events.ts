@@ -1,9 +1,9 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 
-/** Cache of the latest events of the sessions in use: live watchers read nothing from disk. */
-export type RecentEvents = ReturnType<typeof createRecentEvents>;
-
-/** Creates a cache that is bounded per session, and in total by evicting the sessions without news for longest. */
+/**
+ * Creates a cache of the latest events of the sessions in use: live watchers read nothing from disk. It is bounded per session,
+ * and in total by evicting the sessions without news for longest.
+ */
 export function createRecentEvents({ maxEvents, maxBytes, maxTotalBytes }: RecentLimits) {
   // In order of the last news.
   const sessions = new Map<string, Recent>();

@@ -161,8 +161,6 @@ export function createHeldCalls() {
       const byRoot = Map.groupBy(owners.get(owner)?.values() ?? [], ({ ref }) => ref.root);
       return [...byRoot.values()].flatMap((calls) => inPortions(calls, portion));
     },
-
-    clear: () => owners.clear(),
   };
 }
 

@@ -121,14 +121,11 @@ const sealTag = [0xfd, 0x7f] as const;
 /** Bytes that a checksum adds to a message. */
 const sealBytes = sealTag.length + 4;
 
-/** A part as its record stores it, without the sequence number of its event; and the bytes that a step needs to write it. */
-interface WrittenRedisPart {
-  part: ToolPart;
-  bytes: StepBytes;
-}
-
-/** Encodes a call's new snapshot for the step that writes it; a large input is emitted only with the pending part. */
-export function encodePart(sessionId: string, call: string, given: ToolPart): WrittenRedisPart {
+/**
+ * Encodes a call's new snapshot for the step that writes it; a large input is emitted only with the pending part. Returns the part
+ * as its record stores it, without the sequence number of its event, and the bytes that the step needs.
+ */
+export function encodePart(sessionId: string, call: string, given: ToolPart) {
   const part: ToolPart = { ...given, sessionId, permissionIds: [], revision: 0n, inputElided: false };
   const emitted = part.state.case === "pending" ? part : withoutLargeInput(part);
   const bytes: StepBytes = { [`event ${call}`]: encodeEvent(sessionId, { case: "part", value: emitted }) };

@@ -35,7 +35,6 @@ export function createTrees({ link, keys }: { link: Link; keys: Keys }) {
   return {
     learn,
     forget: (sessionId: string) => void known.delete(sessionId),
-    parentOf,
     lineage,
 
     /** Points from the id of a session, ask or assignment to its tree, before that exists; returns the tree that it points to. */

@@ -63,14 +63,11 @@ export function prepareCallStatements(db: DatabaseSync) {
   };
 }
 
-/** A part as its record stores it: with its whole input and the sequence number of its event, and its binary form. */
-interface WrittenSqlitePart {
-  part: ToolPart;
-  snapshot: Uint8Array;
-}
-
-/** Appends a call's new snapshot to the log of its session; a large input is emitted only with the pending part. */
-export function writePart(step: Step, log: SqliteLog, sessionId: string, given: ToolPart): WrittenSqlitePart {
+/**
+ * Appends a call's new snapshot to the log of its session; a large input is emitted only with the pending part. Returns the part
+ * as its record stores it, with its whole input and the sequence number of its event, and its binary form.
+ */
+export function writePart(step: Step, log: SqliteLog, sessionId: string, given: ToolPart) {
   const revision = BigInt(log.nextSeq(sessionId));
   const part: ToolPart = { ...given, sessionId, permissionIds: [], revision, inputElided: false };
   const emitted = part.state.case === "pending" ? part : withoutLargeInput(part);
