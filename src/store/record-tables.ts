@@ -34,81 +34,29 @@ export interface RecordKind<Schema extends DescMessage> {
 /** Message with the ID under which a table stores it. */
 export type RecordOf<Schema extends DescMessage> = MessageShape<Schema> & { id: string };
 
+/** Describes a kind of records; the default command is for those that the service makes again. */
+const kind = <Schema extends DescMessage>(
+  name: string,
+  schema: Schema,
+  one: string,
+  command = "toolgate serve",
+): RecordKind<Schema> => ({ name, schema, one, command });
+
 /** The kinds of records. */
 export const recordKinds = {
-  connectors: {
-    name: "connectors",
-    schema: ConnectorSchema,
-    one: "connector",
-    command: "toolgate connect",
-  },
-  acceptedSources: {
-    name: "accepted-sources",
-    schema: AcceptedSourceSchema,
-    one: "accepted source",
-    command: "toolgate upstream accept",
-  },
-  workerDeclarations: {
-    name: "worker-declarations",
-    schema: WorkerDeclarationSchema,
-    one: "declaration of workers",
-    command: "the worker",
-  },
-  stops: {
-    name: "stops",
-    schema: StopRecordSchema,
-    one: "stop",
-    command: "toolgate stop",
-  },
-  people: {
-    name: "people",
-    schema: PersonRecordSchema,
-    one: "person",
-    command: "toolgate people invite",
-  },
-  lastSeen: {
-    name: "last-seen",
-    schema: LastSeenSchema,
-    one: "time of a credential",
-    command: "toolgate serve",
-  },
-  refreshes: {
-    name: "refreshes",
-    schema: ProviderRefreshSchema,
-    one: "right to refresh",
-    command: "toolgate serve",
-  },
-  subscriptions: {
-    name: "push-subscriptions",
-    schema: PushSubscriptionSchema,
-    one: "subscribed browser",
-    command: "toolgate serve",
-  },
-  secrets: {
-    name: "secrets",
-    schema: StoredSecretSchema,
-    one: "secret",
-    command: "toolgate serve",
-  },
-  accounts: {
-    name: "accounts",
-    schema: AccountRecordSchema,
-    one: "account at a channel",
-    command: "toolgate people link",
-  },
-  passkeys: {
-    name: "passkeys",
-    schema: PasskeySchema,
-    one: "passkey",
-    command: "toolgate serve",
-  },
-  delegates: {
-    name: "delegates",
-    schema: DelegateSchema,
-    one: "delegate",
-    command: "toolgate people delegate",
-  },
-} as const satisfies Record<string, RecordKind<DescMessage>>;
+  connectors: kind("connectors", ConnectorSchema, "connector", "toolgate connect"),
+  acceptedSources: kind("accepted-sources", AcceptedSourceSchema, "accepted source", "toolgate upstream accept"),
+  workerDeclarations: kind("worker-declarations", WorkerDeclarationSchema, "declaration of workers", "the worker"),
+  stops: kind("stops", StopRecordSchema, "stop", "toolgate stop"),
+  people: kind("people", PersonRecordSchema, "person", "toolgate people invite"),
+  lastSeen: kind("last-seen", LastSeenSchema, "time of a credential"),
+  refreshes: kind("refreshes", ProviderRefreshSchema, "right to refresh"),
+  subscriptions: kind("push-subscriptions", PushSubscriptionSchema, "subscribed browser"),
+  secrets: kind("secrets", StoredSecretSchema, "secret"),
+  accounts: kind("accounts", AccountRecordSchema, "account at a channel", "toolgate people link"),
+  passkeys: kind("passkeys", PasskeySchema, "passkey"),
+  delegates: kind("delegates", DelegateSchema, "delegate", "toolgate people delegate"),
+};
 
 /** Tables of records that change rarely, next to the credentials. */
 export type RecordTables = {
