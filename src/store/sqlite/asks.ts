@@ -18,9 +18,6 @@ import type { SqliteLog } from "./log.ts";
 import type { SqliteNotices } from "./notices.ts";
 import type { OpenCallRow } from "./open-calls.ts";
 
-/** The asks of a store. */
-export type SqliteAsks = ReturnType<typeof createSqliteAsks>;
-
 /** Opens, settles and reads asks. The transitions check the guards. */
 export function createSqliteAsks({
   db,

@@ -76,7 +76,7 @@ function prepare(db: DatabaseSync) {
 }
 
 /** Cursors of the receivers of the audit. */
-export type SqliteExports = ReturnType<typeof createSqliteExports>;
+type SqliteExports = ReturnType<typeof createSqliteExports>;
 
 /** Creates the cursors. A step that appends to a chain marks it as pending for each receiver; the export removes the mark. */
 export function createSqliteExports(db: DatabaseSync, receivers: readonly string[]) {

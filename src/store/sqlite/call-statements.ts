@@ -5,22 +5,19 @@ import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { SettledStart } from "../../approval/ports.ts";
 import type { HostStart } from "../../call/ports.ts";
 import { backgroundEndOf, checkEnded, sealed, withoutLargeInput } from "../parts.ts";
-import type { SqliteAsks } from "./asks.ts";
-import type { SqliteAudit, SqliteExports } from "./audit.ts";
-import type { SqliteCallRecords, StoredSpec } from "./call-records.ts";
+import { createSqliteAsks } from "./asks.ts";
+import { createSqliteAudit, createSqliteExports } from "./audit.ts";
+import { createSqliteCallRecords, type StoredSpec } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { SqliteGrants } from "./grants.ts";
-import type { SqliteLog } from "./log.ts";
-import type { SqliteNotices } from "./notices.ts";
-import type { OpenCallRow, OpenCallTable } from "./open-calls.ts";
-import type { SqliteSessions } from "./sessions.ts";
-
-/** Statements that write rows of `calls`. */
-type CallStatements = ReturnType<typeof prepareCallStatements>;
+import { createSqliteGrants } from "./grants.ts";
+import { createSqliteLog, type LogLimits, type SqliteLog } from "./log.ts";
+import { createSqliteNotices } from "./notices.ts";
+import { createOpenCallTable, type OpenCallRow } from "./open-calls.ts";
+import { createSqliteSessions } from "./sessions.ts";
 
 /** Prepares the statements that write rows of `calls`. */
-export function prepareCallStatements(db: DatabaseSync) {
+function prepareCallStatements(db: DatabaseSync) {
   return {
     insert: statement(
       db,
@@ -78,20 +75,38 @@ export function writePart(step: Step, log: SqliteLog, sessionId: string, given: 
 }
 
 /** State of an open SQLite store: the database and the tables that its transitions read and write. */
-export interface SqliteTables {
-  readonly db: DatabaseSync;
-  readonly sessions: SqliteSessions;
-  readonly log: SqliteLog;
-  readonly openCalls: OpenCallTable;
-  readonly records: SqliteCallRecords;
-  readonly asks: SqliteAsks;
-  notices: SqliteNotices;
-  readonly audit: SqliteAudit;
-  readonly exports: SqliteExports;
-  readonly grants: SqliteGrants;
-  readonly callSql: CallStatements;
+export type SqliteTables = ReturnType<typeof openTables>;
+
+/** Opens the tables of a database. */
+export function openTables(
+  db: DatabaseSync,
+  { limits, receivers, now }: { limits: LogLimits; receivers: readonly string[]; now: () => number },
   /** Throws STORE_UNAVAILABLE while the disk has no space for new sessions and calls. */
-  readonly checkSpace: () => void;
+  checkSpace: () => void,
+) {
+  const sessions = createSqliteSessions(db, checkSpace);
+  const log = createSqliteLog({ db, sessions, limits });
+  const openCalls = createOpenCallTable(db, now());
+  const records = createSqliteCallRecords({ db, sessions, openCalls, now });
+  const notices = createSqliteNotices(db);
+  const asks = createSqliteAsks({ db, log, records, notices });
+  const exports = createSqliteExports(db, receivers);
+  const audit = createSqliteAudit(db, sessions, exports);
+  const grants = createSqliteGrants({ db, sessions, log, audit });
+  return {
+    db,
+    sessions,
+    log,
+    openCalls,
+    records,
+    asks,
+    notices,
+    audit,
+    exports,
+    grants,
+    callSql: prepareCallStatements(db),
+    checkSpace,
+  };
 }
 
 type Tables = Pick<SqliteTables, "callSql" | "openCalls" | "log" | "asks">;

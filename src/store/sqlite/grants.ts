@@ -16,9 +16,6 @@ import { statement } from "./database.ts";
 import type { SqliteLog } from "./log.ts";
 import type { SqliteSessions } from "./sessions.ts";
 
-/** The grants of a store. */
-export type SqliteGrants = ReturnType<typeof createSqliteGrants>;
-
 /** Saves, finds and revokes grants. */
 export function createSqliteGrants(options: {
   db: DatabaseSync;

@@ -19,20 +19,14 @@ import { openRecordTable, openRecordTables, type ServiceStore } from "../record-
 import { storeFull } from "../refusals.ts";
 import { auditDays, auditRetention, jumpInWords, sleepOfMachine } from "../retention.ts";
 import { type AdoptedCopy, applyAdoptCopy, type EndOpenCall } from "./adopt-copy.ts";
-import { createSqliteAsks } from "./asks.ts";
-import { createSqliteAudit, createSqliteExports } from "./audit.ts";
 import { type BackupManifest, databaseName, manifestName, outputDirectory } from "./backup-form.ts";
-import { createSqliteCallRecords } from "./call-records.ts";
-import { prepareCallStatements, type SqliteTables } from "./call-statements.ts";
+import { openTables, type SqliteTables } from "./call-statements.ts";
 import { openSqliteClock, type SqliteClock } from "./clock.ts";
 import { type Commit, createCommit, createDatabaseHealth, type DatabaseHealth, unavailable } from "./commit.ts";
 import { codeOf, type Database, damagedDatabase, isDamageCode, openDatabase } from "./database.ts";
 import { type DiskSpace, makeShrinkable, truncateLog, unlimitedSpace, watchDiskSpace } from "./disk-space.ts";
-import { createSqliteGrants } from "./grants.ts";
 import { guardOf, maintainGuard, openGuard } from "./guard.ts";
-import { createSqliteLog, type LogLimits } from "./log.ts";
-import { createSqliteNotices } from "./notices.ts";
-import { createOpenCallTable } from "./open-calls.ts";
+import type { LogLimits } from "./log.ts";
 import { createSqliteOutputs } from "./outputs.ts";
 import {
   type OpenedSqlite,
@@ -41,7 +35,6 @@ import {
   sqliteNoticeStore,
   sqlitePermissionStore,
 } from "./ports.ts";
-import { createSqliteSessions } from "./sessions.ts";
 
 /**
  * Opens the embedded store in a data directory, which no other process can use meanwhile. Its clock is this machine's. Reads
@@ -173,36 +166,6 @@ async function adoptCopy(
 function shrinkLog(db: DatabaseSync): void {
   db.exec("PRAGMA wal_autocheckpoint = 100");
   truncateLog(db);
-}
-
-function openTables(
-  db: DatabaseSync,
-  { limits, receivers, now }: { limits: LogLimits; receivers: readonly string[]; now: () => number },
-  checkSpace: () => void,
-): SqliteTables {
-  const sessions = createSqliteSessions(db, checkSpace);
-  const log = createSqliteLog({ db, sessions, limits });
-  const openCalls = createOpenCallTable(db, now());
-  const records = createSqliteCallRecords({ db, sessions, openCalls, now });
-  const notices = createSqliteNotices(db);
-  const asks = createSqliteAsks({ db, log, records, notices });
-  const exports = createSqliteExports(db, receivers);
-  const audit = createSqliteAudit(db, sessions, exports);
-  const grants = createSqliteGrants({ db, sessions, log, audit });
-  return {
-    db,
-    sessions,
-    log,
-    openCalls,
-    records,
-    asks,
-    notices,
-    audit,
-    exports,
-    grants,
-    callSql: prepareCallStatements(db),
-    checkSpace,
-  };
 }
 
 /**
