@@ -38,7 +38,7 @@ import { type Copies, type CopySettings, createCopies } from "./copies.ts";
 import { generationOf, noteAcknowledged, withdrawReplica } from "./histories.ts";
 import { type Keys, shardOfSlot, slotOf } from "./keys.ts";
 import { inPortions, type Reply, replyList } from "./reply.ts";
-import type { ReadName, StepName } from "./scripts.ts";
+import { type ReadName, type StepName, scriptTraits } from "./scripts.ts";
 import type { RedisAddress } from "./url.ts";
 
 /** Access to Redis: every command goes through it, and only while the contents are known to be those of `storeId`. */
@@ -182,7 +182,7 @@ function linkOver(
 
   function evaluate(name: StepName | ReadName, key: string, args: Argument[]): Promise<Reply> {
     const send = () => evaluateScript(connection, name, args);
-    return unconfirmed.has(name) ? send() : confirmed(key, send);
+    return scriptTraits[name].isUnconfirmed ? send() : confirmed(key, send);
   }
 
   const read: Link["read"] = (name, names, ...args) =>
@@ -218,7 +218,7 @@ function linkOver(
     write: (name, key, ...args) =>
       attemptCommand(connection, () => confirmed(key, () => sendCommand(connection, name, key, ...args))),
     run(name, keys, values = {}, bytes = {}) {
-      const patience = stepsOfRunningCalls.has(name) ? runningPatienceMs : patienceMs;
+      const patience = scriptTraits[name].isOfRunningCall ? runningPatienceMs : patienceMs;
       const [key = ""] = Object.values(keys);
       const step = () => {
         const timing = clock ? { clock: clock() } : timingOf(connection, key);
@@ -269,38 +269,7 @@ async function probe(connection: Connection): Promise<boolean> {
   return isVerified(connection);
 }
 
-/** Steps whose result no client sees before that of another, confirmed step; and lists, as copies need not have what they name. */
-const unconfirmed: ReadonlySet<StepName | ReadName> = new Set([
-  "agree_on_policy",
-  "announce_workers",
-  "bury_call",
-  "check_counter",
-  "claim_call",
-  "drop_audit",
-  "drop_call",
-  "drop_log",
-  "drop_tree",
-  "forget_worker",
-  "look_at_tree",
-  "read_leases",
-  "read_live",
-  "read_open",
-  "read_requests",
-  "release_calls",
-  "renew_leases",
-  "retire_tree",
-  "set_store_id",
-]);
-
-// A short outage must not end running calls. The reply of an operation is remembered for longer than this.
-const stepsOfRunningCalls: ReadonlySet<StepName> = new Set([
-  "append_output",
-  "finish_call",
-  "open_asks",
-  "record_events",
-  "renew_leases",
-  "start_call",
-]);
+/** Time for which a step of a running call is retried. */
 const runningPatienceMs = 10_000;
 const checkMs = 5_000;
 
