@@ -134,13 +134,8 @@ export interface AnalysisAnswer {
   ms: number;
 }
 
-/** A thread that reads one line at a time. */
-interface AnalysisThread {
-  run(line: string, maxMs: number): Promise<{ readings?: Readings; ms: number }>;
-  end(): Promise<void>;
-}
-
-function createThread(entry: URL): AnalysisThread {
+/** Creates a thread that reads one line at a time. */
+function createThread(entry: URL) {
   let worker: Worker | undefined;
   let last: Promise<unknown> = Promise.resolve();
 
@@ -182,12 +177,12 @@ function createThread(entry: URL): AnalysisThread {
   }
 
   return {
-    run(line, maxMs) {
+    run(line: string, maxMs: number) {
       const result = last.then(() => readIn(line, maxMs));
       last = result.catch(() => {});
       return result;
     },
-    async end() {
+    async end(): Promise<void> {
       await worker?.terminate();
     },
   };

@@ -241,19 +241,8 @@ export function snapshotEvent(
   return create(SessionEventSchema, { seq: BigInt(seq), time, sessionId, event });
 }
 
-/** One wait for news of a call. */
-interface Wait {
-  /** Resolves when there may be news since the wait began, or after `ms`; throws if the log cannot be read. */
-  news(signal: AbortSignal, ms?: number): Promise<void>;
-  /** Ends the wait. */
-  end(): void;
-}
-
 /** Waits for the events of calls. All waits in a session share one reader of its log. */
-export interface Waits {
-  /** Begins a wait: every event of the call from when this resolves is news. */
-  begin(ref: CallRef): Promise<Wait>;
-}
+export type Waits = ReturnType<typeof createWaits>;
 
 /** Interval after which a waiter checks its call even without news. */
 const quietMs = 60_000;
@@ -269,7 +258,7 @@ interface Reader {
 }
 
 /** Creates waits over the logs of a store. */
-export function createWaits(calls: Logs & Pick<SessionStore, "getSession">): Waits {
+export function createWaits(calls: Logs & Pick<SessionStore, "getSession">) {
   const readers = new Map<string, Reader>();
 
   function startReading({ sessionId, root }: CallRef): Reader {
@@ -296,18 +285,21 @@ export function createWaits(calls: Logs & Pick<SessionStore, "getSession">): Wai
   }
 
   return {
-    async begin(ref) {
+    /** Begins a wait for news of a call: every event of it from when this resolves is news. */
+    async begin(ref: CallRef) {
       const reader = readers.get(ref.sessionId) ?? startReading(ref);
       readers.set(ref.sessionId, reader);
       const waiter = { callId: ref.callId, bell: createBell() };
       reader.waiting.add(waiter);
       await reader.begun;
       return {
-        async news(signal, ms = quietMs) {
+        /** Resolves when there may be news since the wait began, or after `ms`; throws if the log cannot be read. */
+        async news(signal: AbortSignal, ms = quietMs): Promise<void> {
           if (reader.failure === undefined) await waiter.bell.wait(Math.min(ms, quietMs), signal);
           if (reader.failure !== undefined) throw reader.failure;
         },
-        end() {
+        /** Ends the wait. */
+        end(): void {
           reader.waiting.delete(waiter);
           if (reader.waiting.size > 0) return;
           forget(ref.sessionId, reader);

@@ -79,13 +79,7 @@ interface SimulationParts
 }
 
 /** Judges recorded calls by other rules. */
-export interface Simulation {
-  simulate(
-    principal: Principal,
-    request: SimulatePolicyRequest,
-    signal: AbortSignal,
-  ): AsyncGenerator<SimulatePolicyResponse>;
-}
+export type Simulation = ReturnType<typeof createSimulation>;
 
 const budgetMs = 10_000;
 const windowMs = 60_000;
@@ -98,7 +92,7 @@ const progressMs = 1_000;
 const maxHeapMb = 512;
 
 /** Creates the simulation of a replica. Each run has a private thread, so that no candidate delays a call. */
-export function createSimulation(parts: SimulationParts): Simulation {
+export function createSimulation(parts: SimulationParts) {
   const budget = createTimeBudget(windowMs, () => performance.now());
   const running = new Set<string>();
 
@@ -110,7 +104,11 @@ export function createSimulation(parts: SimulationParts): Simulation {
   }
 
   return {
-    async *simulate(principal, request, signal) {
+    async *simulate(
+      principal: Principal,
+      request: SimulatePolicyRequest,
+      signal: AbortSignal,
+    ): AsyncGenerator<SimulatePolicyResponse> {
       const maxMs = take(principal.id);
       const { policy, policyDigest, rules, entry = assets.simulateThread } = parts;
       const { guard, home, connectorFiles } = policy.fileRules({ wide: [], narrow: [] });

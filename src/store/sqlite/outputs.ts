@@ -115,18 +115,10 @@ async function existing<T>(lookup: Promise<T>): Promise<T | undefined> {
 }
 
 /** One output. Opened at the first use, created at the first append. */
-interface OutputFile {
-  /** Resolves when the bytes are on disk. */
-  append(data: Uint8Array): Promise<void>;
-  /** Reads what is on disk; undefined if nothing was ever appended. */
-  read(offset: number, limit: number): Promise<{ data: Uint8Array; total: number } | undefined>;
-  isIdle(): boolean;
-  /** Closes the file after pending writes; the next use opens it again. */
-  close(): Promise<void>;
-}
+type OutputFile = ReturnType<typeof openOutputFile>;
 
 /** Opens the output with that path. Appends that arrive during a sync share the next one. */
-export function openOutputFile(path: string): OutputFile {
+export function openOutputFile(path: string) {
   let opening: Promise<Opened | undefined> | undefined;
   let waiting: Waiting[] = [];
   let draining: Promise<void> | undefined;
@@ -171,13 +163,15 @@ export function openOutputFile(path: string): OutputFile {
   }
 
   return {
-    append: (data) =>
-      new Promise((resolve, reject) => {
+    /** Resolves when the bytes are on disk. */
+    append: (data: Uint8Array) =>
+      new Promise<void>((resolve, reject) => {
         waiting.push({ data, resolve, reject });
         draining ??= drain();
       }),
 
-    async read(offset, limit) {
+    /** Reads what is on disk; undefined if nothing was ever appended. */
+    async read(offset: number, limit: number): Promise<{ data: Uint8Array; total: number } | undefined> {
       reads += 1;
       try {
         const output = await opened(openExisting);
@@ -193,7 +187,8 @@ export function openOutputFile(path: string): OutputFile {
 
     isIdle: () => draining === undefined && reads === 0,
 
-    async close() {
+    /** Closes the file after pending writes; the next use opens it again. */
+    async close(): Promise<void> {
       await draining;
       const closing = opening;
       opening = undefined;
