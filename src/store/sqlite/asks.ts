@@ -13,7 +13,7 @@ import { escalatedEvent, type NoteDamage, postponed, sealed, unlessDamaged, unse
 import { createRecentRequests } from "../recent-requests.ts";
 import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
-import { statement } from "./database.ts";
+import { statementsOf } from "./database.ts";
 import type { SqliteLog } from "./log.ts";
 import type { SqliteNotices } from "./notices.ts";
 import type { OpenCallRow } from "./open-calls.ts";
@@ -196,6 +196,7 @@ function settlementOf({ settled, settledCrc }: Pick<AskRow, "settled" | "settled
 }
 
 function prepare(db: DatabaseSync) {
+  const statement = statementsOf(db);
   const select = `SELECT asks.root, asks.session, call, request, request_crc AS requestCrc, settled, settled_crc AS settledCrc,
       call_id AS callId, version, spec, spec_crc AS specCrc, snapshot, snapshot_crc AS snapshotCrc
     FROM asks JOIN calls ON calls.ordinal = asks.call WHERE`;
@@ -204,50 +205,35 @@ function prepare(db: DatabaseSync) {
     "asks.ordinal > coalesce((SELECT ordinal FROM asks WHERE id = :after), 0) ORDER BY asks.ordinal LIMIT :limit";
   return {
     insert: statement(
-      db,
       "INSERT INTO asks (id, root, session, call, expires, request, request_crc, escalates) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     ),
-    settle: statement(db, "UPDATE asks SET settled = ?, settled_crc = ? WHERE id = ? AND settled IS NULL"),
-    vote: statement(db, "UPDATE asks SET request = ?, request_crc = ? WHERE id = ? AND settled IS NULL"),
-    escalate: statement(db, "UPDATE asks SET request = ?, request_crc = ?, escalates = ? WHERE id = ?"),
-    openRequests: statement<RequestRow & { ordinal: number }>(db, `${request} settled IS NULL`),
+    settle: statement("UPDATE asks SET settled = ?, settled_crc = ? WHERE id = ? AND settled IS NULL"),
+    vote: statement("UPDATE asks SET request = ?, request_crc = ? WHERE id = ? AND settled IS NULL"),
+    escalate: statement("UPDATE asks SET request = ?, request_crc = ?, escalates = ? WHERE id = ?"),
+    openRequests: statement<RequestRow & { ordinal: number }>(`${request} settled IS NULL`),
     postpone: statement(
-      db,
       `UPDATE asks SET expires = expires + :ms, escalates = escalates + :ms, request = :request, request_crc = :crc
        WHERE ordinal = :ordinal`,
     ),
-    openOfCall: statement<{ id: string }>(
-      db,
-      "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
-    ),
+    openOfCall: statement<{ id: string }>("SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal"),
     state: statement<Pick<AskRow, "settled" | "settledCrc"> & { expires: number; escalates: number | null }>(
-      db,
       "SELECT expires, escalates, settled, settled_crc AS settledCrc FROM asks WHERE id = ?",
     ),
-    countOpen: statement<{ count: number }>(
-      db,
-      "SELECT count(*) AS count FROM asks WHERE root = ? AND settled IS NULL",
-    ),
-    countAll: statement<{ count: number }>(db, "SELECT count(*) AS count FROM asks WHERE settled IS NULL"),
-    countLong: statement<{ count: number }>(
-      db,
-      "SELECT count(*) AS count FROM asks WHERE settled IS NULL AND expires > ?",
-    ),
-    one: statement<AskRow>(db, `${select} asks.id = ? AND asks.session = ?`),
-    any: statement<AskRow>(db, `${select} asks.id = ?`),
+    countOpen: statement<{ count: number }>("SELECT count(*) AS count FROM asks WHERE root = ? AND settled IS NULL"),
+    countAll: statement<{ count: number }>("SELECT count(*) AS count FROM asks WHERE settled IS NULL"),
+    countLong: statement<{ count: number }>("SELECT count(*) AS count FROM asks WHERE settled IS NULL AND expires > ?"),
+    one: statement<AskRow>(`${select} asks.id = ? AND asks.session = ?`),
+    any: statement<AskRow>(`${select} asks.id = ?`),
     ofCall: statement<AskRow>(
-      db,
       `${select} calls.session = (SELECT ordinal FROM sessions WHERE id = ?) AND call_id = ? ORDER BY asks.ordinal`,
     ),
-    requests: statement<RequestRow & { ordinal: number }>(db, `${request} settled IS NULL AND ${page}`),
+    requests: statement<RequestRow & { ordinal: number }>(`${request} settled IS NULL AND ${page}`),
     requestsInTree: statement<RequestRow & { ordinal: number }>(
-      db,
       `${request} root = :root AND settled IS NULL AND ${page}`,
     ),
-    open: statement<AskRow>(db, `${select} settled IS NULL AND ${page}`),
-    openInTree: statement<AskRow>(db, `${select} asks.root = :root AND settled IS NULL AND ${page}`),
+    open: statement<AskRow>(`${select} settled IS NULL AND ${page}`),
+    openInTree: statement<AskRow>(`${select} asks.root = :root AND settled IS NULL AND ${page}`),
     due: statement<AskRow>(
-      db,
       // A condition with OR reads every open ask.
       `${select} asks.ordinal IN (
          SELECT ordinal FROM asks WHERE settled IS NULL AND expires <= :now

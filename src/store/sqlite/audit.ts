@@ -3,7 +3,7 @@ import type { AuditEntry, DecisionRecord } from "../../../gen/opencode/tool/v1/p
 import type { ExportCursor, NotedExport } from "../../reach/ports.ts";
 import { auditEntry, encodeDecision, linkHash } from "../parts.ts";
 import type { Step } from "./commit.ts";
-import { statement } from "./database.ts";
+import { statementsOf } from "./database.ts";
 import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
 /** The audit of a store: a chain of decisions for each session tree. */
@@ -52,14 +52,13 @@ interface Row {
 }
 
 function prepare(db: DatabaseSync) {
+  const statement = statementsOf(db);
   return {
-    insert: statement(db, "INSERT INTO decisions (root, seq, time, previous, hash, content) VALUES (?, ?, ?, ?, ?, ?)"),
+    insert: statement("INSERT INTO decisions (root, seq, time, previous, hash, content) VALUES (?, ?, ?, ?, ?, ?)"),
     last: statement<Pick<Row, "seq" | "hash">>(
-      db,
       "SELECT seq, hash FROM decisions WHERE root = ? ORDER BY seq DESC LIMIT 1",
     ),
     gone: statement<{ root: string }>(
-      db,
       // One look at the index for each chain, from the last one down.
       `WITH RECURSIVE chains (root) AS (
          SELECT max(root) FROM decisions WHERE root < coalesce(:before, char(0x10ffff))
@@ -69,7 +68,6 @@ function prepare(db: DatabaseSync) {
        LIMIT :limit`,
     ),
     after: statement<Row>(
-      db,
       "SELECT seq, time, previous, hash, content FROM decisions WHERE root = ? AND seq > ? ORDER BY seq LIMIT ?",
     ),
   };
@@ -127,14 +125,14 @@ export function createSqliteExports(db: DatabaseSync, receivers: readonly string
 }
 
 function prepareCursors(db: DatabaseSync) {
+  const statement = statementsOf(db);
   return {
-    receivers: statement<{ receiver: string; lost: number }>(db, "SELECT receiver, lost FROM receivers"),
-    release: statement(db, "UPDATE receivers SET owner = '', lease = 0 WHERE owner <> ''"),
-    remove: statement(db, "DELETE FROM receivers WHERE receiver = ?"),
-    add: statement(db, "INSERT INTO receivers (receiver) VALUES (?)"),
+    receivers: statement<{ receiver: string; lost: number }>("SELECT receiver, lost FROM receivers"),
+    release: statement("UPDATE receivers SET owner = '', lease = 0 WHERE owner <> ''"),
+    remove: statement("DELETE FROM receivers WHERE receiver = ?"),
+    add: statement("INSERT INTO receivers (receiver) VALUES (?)"),
     // One look at the index for each chain.
     markAll: statement(
-      db,
       `WITH RECURSIVE chains (root) AS (
          SELECT min(root) FROM decisions
          UNION ALL SELECT (SELECT min(root) FROM decisions WHERE root > chains.root) FROM chains WHERE root IS NOT NULL
@@ -143,32 +141,26 @@ function prepareCursors(db: DatabaseSync) {
        ON CONFLICT DO UPDATE SET pending = 1`,
     ),
     mark: statement(
-      db,
       `INSERT INTO exports (receiver, root, pending) SELECT receiver, ?, 1 FROM receivers WHERE true
        ON CONFLICT DO UPDATE SET pending = 1 WHERE pending = 0`,
     ),
     claim: statement(
-      db,
       "UPDATE receivers SET owner = :owner, lease = :until WHERE receiver = :receiver AND (owner = :owner OR lease <= :now)",
     ),
-    holds: statement<{ owner: string }>(db, "SELECT owner FROM receivers WHERE receiver = ? AND owner = ?"),
+    holds: statement<{ owner: string }>("SELECT owner FROM receivers WHERE receiver = ? AND owner = ?"),
     pending: statement<ExportCursor>(
-      db,
       "SELECT root, seq, hash FROM exports WHERE receiver = ? AND pending = 1 ORDER BY root LIMIT ? OFFSET ?",
     ),
-    move: statement(db, "UPDATE exports SET seq = :seq, hash = :hash WHERE receiver = :receiver AND root = :root"),
+    move: statement("UPDATE exports SET seq = :seq, hash = :hash WHERE receiver = :receiver AND root = :root"),
     unmark: statement(
-      db,
       `UPDATE exports SET pending = EXISTS (SELECT 1 FROM decisions d WHERE d.root = exports.root AND d.seq > exports.seq)
        WHERE receiver = :receiver AND root = :root`,
     ),
     lose: statement(
-      db,
       `UPDATE receivers SET lost = lost + 1
        WHERE coalesce((SELECT seq FROM exports e WHERE e.receiver = receivers.receiver AND e.root = ?), 0) < ?`,
     ),
     dropCursors: statement(
-      db,
       "DELETE FROM exports WHERE NOT EXISTS (SELECT 1 FROM decisions WHERE decisions.root = exports.root)",
     ),
   };

@@ -5,7 +5,7 @@ import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallFilter, CallRecord, CallSpec } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { DamagedRecord, type NoteDamage, sealed, unlessDamaged, unsealed } from "../parts.ts";
-import { statement } from "./database.ts";
+import { statementsOf } from "./database.ts";
 import type { OpenCallRow, OpenCallTable } from "./open-calls.ts";
 import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
@@ -52,23 +52,19 @@ export function createSqliteCallRecords(options: {
 }) {
   const { db, sessions, openCalls, now } = options;
   const select = `SELECT ${callColumns} FROM calls WHERE session = :session`;
-  const one = statement<CallColumns>(db, `${select} AND call_id = :callId`);
-  const list = statement<CallColumns>(db, `${select} AND ordinal > :from ORDER BY ordinal LIMIT :limit`);
+  const statement = statementsOf(db);
+  const one = statement<CallColumns>(`${select} AND call_id = :callId`);
+  const list = statement<CallColumns>(`${select} AND ordinal > :from ORDER BY ordinal LIMIT :limit`);
   const placeOf = statement<{ ordinal: number }>(
-    db,
     `SELECT coalesce((SELECT ordinal FROM calls WHERE session = :session AND call_id = :callId),
        (SELECT max(ordinal) FROM calls WHERE session = :session AND opened < :openedSeq), 0) AS ordinal`,
   );
   const assigned = statement<CallColumns & { id: string; root: string }>(
-    db,
     `SELECT ${callColumns}, id, root FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE assignment = ? AND expired = 0`,
   );
-  const specOf = statement<StoredSpec>(db, "SELECT spec, spec_crc AS specCrc FROM calls WHERE ordinal = ?");
-  const setSpec = statement(db, "UPDATE calls SET spec = ?, spec_crc = ? WHERE ordinal = ?");
-  const openAsks = statement<{ id: string }>(
-    db,
-    "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
-  );
+  const specOf = statement<StoredSpec>("SELECT spec, spec_crc AS specCrc FROM calls WHERE ordinal = ?");
+  const setSpec = statement("UPDATE calls SET spec = ?, spec_crc = ? WHERE ordinal = ?");
+  const openAsks = statement<{ id: string }>("SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal");
 
   /** Returns the last snapshot of a call, with the asks that are open now. */
   function snapshot({ ordinal, ...stored }: Pick<CallColumns, "ordinal"> & StoredSnapshot): ToolPart {

@@ -147,6 +147,12 @@ export function statement<Row = never>(db: DatabaseSync, sql: string): Statement
   return db.prepare(sql) as unknown as Statement<Row>;
 }
 
+/** Returns the function that prepares statements of this database. */
+export const statementsOf =
+  (db: DatabaseSync) =>
+  <Row = never>(sql: string) =>
+    statement<Row>(db, sql);
+
 /** Locks the database. The lock belongs to the kernel and ends with the process; the pid file only serves the message. */
 function lock(
   db: DatabaseSync,

@@ -12,7 +12,7 @@ import { useLength, useOf, withLeft, withUse } from "../grant-uses.ts";
 import { sealed, unsealed } from "../parts.ts";
 import type { SqliteAudit } from "./audit.ts";
 import type { Step } from "./commit.ts";
-import { statement } from "./database.ts";
+import { statementsOf } from "./database.ts";
 import type { SqliteLog } from "./log.ts";
 import type { SqliteSessions } from "./sessions.ts";
 
@@ -131,6 +131,7 @@ function decode({ used, suspended, uses, grant, crc }: Row, use?: string): Grant
 }
 
 function prepare(db: DatabaseSync) {
+  const statement = statementsOf(db);
   const { SESSION, AGENT, PROJECT } = GrantScope;
   const living = "revoked = 0 AND (expires = 0 OR expires > :now)";
   const isLeft = `times = 0 OR length(uses) < times * ${useLength}`;
@@ -138,39 +139,33 @@ function prepare(db: DatabaseSync) {
   const page = `(:includeDead = 1 OR ${living} AND (${isLeft})) AND ordinal < coalesce((SELECT ordinal FROM grants WHERE id = :before), 9e18)
     ORDER BY ordinal DESC LIMIT :limit`;
   return {
-    one: statement<Row>(db, `${select} id = ?`),
+    one: statement<Row>(`${select} id = ?`),
     insert: statement(
-      db,
       'INSERT INTO grants (id, scope, root, workspace, agent, expires, revoked, times, "grant", grant_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)',
     ),
     living: statement<{ id: string }>(
-      db,
       "SELECT id FROM grants WHERE id = ? AND suspended = 0 AND revoked = 0 AND (expires = 0 OR expires > ?)",
     ),
     serving: statement<Row>(
-      db,
       `${select} suspended = 0 AND ${living} AND (root = :root AND scope = ${SESSION} OR workspace = :workspace
          AND (scope = ${PROJECT} OR scope = ${AGENT} AND agent = :agent)) AND (${isLeft} OR instr(uses, :use) > 0) ORDER BY ordinal`,
     ),
-    uses: statement<{ uses: string; times: number }>(db, "SELECT uses, times FROM grants WHERE id = ?"),
-    take: statement(db, "UPDATE grants SET uses = ?, used = ? WHERE id = ?"),
-    list: statement<Row>(db, `${select} ${page}`),
+    uses: statement<{ uses: string; times: number }>("SELECT uses, times FROM grants WHERE id = ?"),
+    take: statement("UPDATE grants SET uses = ?, used = ? WHERE id = ?"),
+    list: statement<Row>(`${select} ${page}`),
     listOfTree: statement<Row>(
-      db,
       `${select} (root = :root AND scope = ${SESSION}
          OR workspace = :workspace AND scope IN (${AGENT}, ${PROJECT})) AND ${page}`,
     ),
-    adopt: statement(db, "INSERT OR IGNORE INTO grant_users (grant_id, root) VALUES (?, ?)"),
-    use: statement(db, "UPDATE grants SET used = ? WHERE id = ?"),
-    revoke: statement(db, 'UPDATE grants SET revoked = ?, "grant" = ?, grant_crc = ? WHERE id = ?'),
-    suspend: statement(db, "UPDATE grants SET suspended = ? WHERE id = ?"),
-    suspendAll: statement(db, `UPDATE grants SET suspended = :now WHERE suspended = 0 AND ${living}`),
+    adopt: statement("INSERT OR IGNORE INTO grant_users (grant_id, root) VALUES (?, ?)"),
+    use: statement("UPDATE grants SET used = ? WHERE id = ?"),
+    revoke: statement('UPDATE grants SET revoked = ?, "grant" = ?, grant_crc = ? WHERE id = ?'),
+    suspend: statement("UPDATE grants SET suspended = ? WHERE id = ?"),
+    suspendAll: statement(`UPDATE grants SET suspended = :now WHERE suspended = 0 AND ${living}`),
     raiseAllUsers: statement(
-      db,
       "UPDATE sessions SET rules_version = rules_version + 1 WHERE id IN (SELECT root FROM grant_users)",
     ),
     raiseUsers: statement(
-      db,
       `UPDATE sessions SET rules_version = rules_version + 1
        WHERE id IN (SELECT root FROM grant_users WHERE grant_id = ?)`,
     ),

@@ -8,7 +8,7 @@ import { DamagedRecord, sealed, unsealed } from "../parts.ts";
 import { createRecentEvents } from "../recent-events.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";
-import { statement } from "./database.ts";
+import { statementsOf } from "./database.ts";
 import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
 /** Limits of one session's log. */
@@ -154,19 +154,18 @@ const retainedShare = 63 / 64;
 const eventGone = ({ id }: SessionHead, seq: number) => new DamagedRecord(`event ${seq} of session ${id} is gone`);
 
 function prepare(db: DatabaseSync) {
+  const statement = statementsOf(db);
   return {
-    insert: statement(db, "INSERT INTO log (session, seq, total, event, event_crc) VALUES (?, ?, ?, ?, ?)"),
-    touch: statement(db, "UPDATE sessions SET active = ?, logged = 1 WHERE ordinal = ?"),
+    insert: statement("INSERT INTO log (session, seq, total, event, event_crc) VALUES (?, ?, ?, ?, ?)"),
+    touch: statement("UPDATE sessions SET active = ?, logged = 1 WHERE ordinal = ?"),
     after: statement<{ seq: number; event: Uint8Array; crc: number | null }>(
-      db,
       "SELECT seq, event, event_crc AS crc FROM log WHERE session = ? AND seq > ? ORDER BY seq",
     ),
     firstBeyond: statement<{ seq: number }>(
-      db,
       "SELECT seq FROM log WHERE session = ? AND seq > ? AND total > ? ORDER BY seq LIMIT 1",
     ),
-    totalAt: statement<{ total: number }>(db, "SELECT total FROM log WHERE session = ? AND seq = ?"),
-    remove: statement(db, "DELETE FROM log WHERE session = ? AND seq <= ?"),
-    setTrimmed: statement(db, "UPDATE sessions SET trimmed = ?, trimmed_bytes = ? WHERE ordinal = ?"),
+    totalAt: statement<{ total: number }>("SELECT total FROM log WHERE session = ? AND seq = ?"),
+    remove: statement("DELETE FROM log WHERE session = ? AND seq <= ?"),
+    setTrimmed: statement("UPDATE sessions SET trimmed = ?, trimmed_bytes = ? WHERE ordinal = ?"),
   };
 }

@@ -9,7 +9,7 @@ import type {
   StoredNotice,
 } from "../../reach/ports.ts";
 import type { Step } from "./commit.ts";
-import { statement } from "./database.ts";
+import { statementsOf } from "./database.ts";
 
 /** The notices of a store. */
 export type SqliteNotices = ReturnType<typeof createSqliteNotices>;
@@ -88,46 +88,37 @@ export function createSqliteNotices(db: DatabaseSync) {
 export const maxListed = 1_000;
 
 function prepare(db: DatabaseSync) {
+  const statement = statementsOf(db);
   const mine = "ask = :ask AND channel = :channel AND recipient = :recipient AND owner = :owner";
   return {
     insert: statement(
-      db,
       `INSERT INTO notices (ask, channel, recipient, opened, state, next_at, owner, lease, why)
        VALUES (:ask, :channel, :recipient, :opened, :state, :dueAt, :owner, :lease, :why) ON CONFLICT DO NOTHING`,
     ),
     settle: statement(
-      db,
       `UPDATE notices SET next_at = :now, attempts = 0,
          state = CASE WHEN state = 'opened' AND attempts = 0 AND owner = '' THEN 'closed' ELSE 'settled' END
        WHERE ask = :ask AND state IN ('opened', 'sent')`,
     ),
     due: statement<{ ask: string; recipient: string; phase: NoticePhase; attempts: number; ref: string }>(
-      db,
       `SELECT ask, recipient, state AS phase, attempts, ref FROM notices
        WHERE state IN ('opened', 'settled') AND channel = :channel AND next_at <= :now AND lease <= :now ORDER BY next_at LIMIT :limit`,
     ),
-    claim: statement(db, "UPDATE notices SET owner = ?, lease = ? WHERE ask = ? AND channel = ? AND recipient = ?"),
-    state: statement<{ state: string; ref: string }>(db, `SELECT state, ref FROM notices WHERE ${mine}`),
-    release: statement(db, `UPDATE notices SET owner = '', lease = 0, ref = :ref WHERE ${mine}`),
+    claim: statement("UPDATE notices SET owner = ?, lease = ? WHERE ask = ? AND channel = ? AND recipient = ?"),
+    state: statement<{ state: string; ref: string }>(`SELECT state, ref FROM notices WHERE ${mine}`),
+    release: statement(`UPDATE notices SET owner = '', lease = 0, ref = :ref WHERE ${mine}`),
     retry: statement(
-      db,
       `UPDATE notices SET owner = '', lease = 0, attempts = attempts + 1, next_at = :at, why = :why WHERE ${mine}`,
     ),
-    end: statement(
-      db,
-      `UPDATE notices SET owner = '', lease = 0, state = :state, ref = :ref, why = :why WHERE ${mine}`,
-    ),
+    end: statement(`UPDATE notices SET owner = '', lease = 0, state = :state, ref = :ref, why = :why WHERE ${mine}`),
     postpone: statement(
-      db,
       "UPDATE notices SET next_at = next_at + ?, lease = CASE lease WHEN 0 THEN 0 ELSE lease + ? END WHERE state IN ('opened', 'settled')",
     ),
     count: statement<NoticeQueue & { channel: string }>(
-      db,
       `SELECT channel, count(*) AS waiting, min(max(next_at, lease)) AS oldestDue FROM notices
        WHERE state IN ('opened', 'settled') GROUP BY channel`,
     ),
     list: statement<StoredNotice>(
-      db,
       `SELECT ask, channel, recipient, state, attempts, max(next_at, lease) AS dueAt, why, opened
        FROM notices ORDER BY opened DESC LIMIT ?`,
     ),

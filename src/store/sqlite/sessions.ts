@@ -6,7 +6,7 @@ import { noSuchSession } from "../../core/request-error.ts";
 import { sealed, unsealed } from "../parts.ts";
 import { sessionClosed } from "../refusals.ts";
 import type { Step } from "./commit.ts";
-import { statement } from "./database.ts";
+import { statementsOf } from "./database.ts";
 
 /** Current state of a session, as every transition in it needs it; cached while the session is in use. */
 export interface SessionHead {
@@ -141,11 +141,11 @@ function snapshot(head: SessionHead): Session {
 type Row = Omit<SessionHead, "session" | "logged"> & { session: Uint8Array; crc: number | null; logged: number };
 
 function prepare(db: DatabaseSync) {
+  const statement = statementsOf(db);
   const page =
     "ordinal < coalesce((SELECT ordinal FROM sessions WHERE id = :before), 9e18) ORDER BY ordinal DESC LIMIT :limit";
   return {
     load: statement<Row>(
-      db,
       `SELECT ordinal, id, root, parent, s.session, session_crc AS crc, closed, trimmed, trimmed_bytes AS trimmedBytes, logged, active,
          coalesce(seq, trimmed) AS lastSeq, coalesce(total, trimmed_bytes) AS totalBytes
        FROM sessions s LEFT JOIN log ON log.session = s.ordinal
@@ -153,30 +153,26 @@ function prepare(db: DatabaseSync) {
        WHERE id = ?`,
     ),
     insert: statement(
-      db,
       "INSERT INTO sessions (id, root, parent, owner, active, session, session_crc) VALUES (?, ?, ?, ?, ?, ?, ?)",
     ),
-    list: statement<{ id: string }>(db, `SELECT id FROM sessions WHERE ${page}`),
+    list: statement<{ id: string }>(`SELECT id FROM sessions WHERE ${page}`),
     listByOwner: statement<{ id: string }>(
-      db,
       `SELECT id FROM sessions WHERE owner = :owner AND (:root IS NULL OR root = :root) AND ${page}`,
     ),
-    listByRoot: statement<{ id: string }>(db, `SELECT id FROM sessions WHERE root = :root AND ${page}`),
+    listByRoot: statement<{ id: string }>(`SELECT id FROM sessions WHERE root = :root AND ${page}`),
     descendants: statement<{ id: string }>(
-      db,
       `WITH RECURSIVE tree (id) AS (VALUES (?) UNION ALL SELECT s.id FROM sessions s JOIN tree ON s.parent = tree.id)
        SELECT id FROM tree`,
     ),
-    close: statement(db, "UPDATE sessions SET closed = ? WHERE ordinal = ?"),
+    close: statement("UPDATE sessions SET closed = ? WHERE ordinal = ?"),
     versions: statement<{ rulesVersion: number; asksVersion: number }>(
-      db,
       "SELECT rules_version AS rulesVersion, asks_version AS asksVersion FROM sessions WHERE id = ?",
     ),
-    raiseAsksVersion: statement(db, "UPDATE sessions SET asks_version = asks_version + 1 WHERE id = ?"),
-    raiseRulesVersion: statement(db, "UPDATE sessions SET rules_version = rules_version + 1 WHERE id = ?"),
-    getState: statement<{ value: string }>(db, "SELECT value FROM states WHERE session = ? AND name = ?"),
-    setState: statement(db, "INSERT OR REPLACE INTO states (session, name, value) VALUES (?, ?, ?)"),
-    getRead: statement<{ sha256: string }>(db, "SELECT sha256 FROM reads WHERE root = ? AND path = ?"),
-    recordRead: statement(db, "INSERT OR REPLACE INTO reads (root, path, sha256) VALUES (?, ?, ?)"),
+    raiseAsksVersion: statement("UPDATE sessions SET asks_version = asks_version + 1 WHERE id = ?"),
+    raiseRulesVersion: statement("UPDATE sessions SET rules_version = rules_version + 1 WHERE id = ?"),
+    getState: statement<{ value: string }>("SELECT value FROM states WHERE session = ? AND name = ?"),
+    setState: statement("INSERT OR REPLACE INTO states (session, name, value) VALUES (?, ?, ?)"),
+    getRead: statement<{ sha256: string }>("SELECT sha256 FROM reads WHERE root = ? AND path = ?"),
+    recordRead: statement("INSERT OR REPLACE INTO reads (root, path, sha256) VALUES (?, ?, ?)"),
   };
 }

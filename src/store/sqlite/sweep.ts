@@ -18,7 +18,7 @@ import { decodeSqlitePart } from "./call-records.ts";
 import type { SqliteTables } from "./call-statements.ts";
 import type { SqliteClock } from "./clock.ts";
 import type { Commit, DatabaseHealth, Step } from "./commit.ts";
-import { statement } from "./database.ts";
+import { statementsOf } from "./database.ts";
 import { giveBackPages, truncateLog } from "./disk-space.ts";
 import type { OutputFiles } from "./outputs.ts";
 
@@ -143,56 +143,50 @@ const portion = 200;
 const logPortion = 5_000;
 
 function prepare(db: DatabaseSync) {
+  const statement = statementsOf(db);
   return {
     endedBefore: statement<{ ordinal: number; snapshot: Uint8Array; snapshotCrc: number | null }>(
-      db,
       "SELECT ordinal, snapshot, snapshot_crc AS snapshotCrc FROM calls WHERE expired = 0 AND ended <= ? ORDER BY ended LIMIT ?",
     ),
-    dropNotices: statement(db, "DELETE FROM notices WHERE ask IN (SELECT id FROM asks WHERE call = ?)"),
-    dropAsks: statement(db, "DELETE FROM asks WHERE call = ?"),
-    bury: statement(db, "UPDATE calls SET expired = 1, snapshot = ?, snapshot_crc = ? WHERE ordinal = ?"),
+    dropNotices: statement("DELETE FROM notices WHERE ask IN (SELECT id FROM asks WHERE call = ?)"),
+    dropAsks: statement("DELETE FROM asks WHERE call = ?"),
+    bury: statement("UPDATE calls SET expired = 1, snapshot = ?, snapshot_crc = ? WHERE ordinal = ?"),
     dropTombstones: statement(
-      db,
       "DELETE FROM calls WHERE ordinal IN (SELECT ordinal FROM calls WHERE expired = 1 AND ended <= ? ORDER BY ended LIMIT ?)",
     ),
     idle: statement<{ id: string }>(
-      db,
       `SELECT id FROM sessions s WHERE logged = 1 AND active <= ? AND NOT EXISTS (
          SELECT 1 FROM asks WHERE asks.root = s.root AND settled IS NULL) LIMIT 1`,
     ),
     asksOfTree: statement<{ open: number }>(
-      db,
       "SELECT EXISTS (SELECT 1 FROM asks WHERE root = ? AND settled IS NULL) AS open",
     ),
-    setActive: statement(db, "UPDATE sessions SET active = ? WHERE id = ?"),
-    setActivity: statement(db, "UPDATE sessions SET active = ?, logged = ? WHERE ordinal = ?"),
+    setActive: statement("UPDATE sessions SET active = ? WHERE id = ?"),
+    setActivity: statement("UPDATE sessions SET active = ?, logged = ? WHERE ordinal = ?"),
     dropDeadGrants: statement(
-      db,
       `DELETE FROM grants WHERE revoked > 0 AND revoked <= :before OR expires > 0 AND expires <= :before
          OR times > 0 AND length(uses) >= times * ${useLength} AND used <= :before`,
     ),
     oldAudit: statement<{ root: string; seq: number; time: number }>(
-      db,
       `SELECT root, seq, time FROM decisions d WHERE time <= :before AND (time <= :end OR NOT EXISTS (
          SELECT 1 FROM receivers r LEFT JOIN exports e ON e.receiver = r.receiver AND e.root = d.root
          WHERE coalesce(e.seq, 0) < d.seq)) ORDER BY time LIMIT :limit`,
     ),
-    dropDecision: statement(db, "DELETE FROM decisions WHERE root = ? AND seq = ?"),
-    dropUsersOfNone: statement(db, "DELETE FROM grant_users WHERE grant_id NOT IN (SELECT id FROM grants)"),
+    dropDecision: statement("DELETE FROM decisions WHERE root = ? AND seq = ?"),
+    dropUsersOfNone: statement("DELETE FROM grant_users WHERE grant_id NOT IN (SELECT id FROM grants)"),
     deadTree: statement<{ root: string }>(
-      db,
       // Only of roots, so that the sessions of a tree in use are not read once for each of them.
       `SELECT root FROM sessions s WHERE logged = 0 AND active <= :before AND id = root AND NOT EXISTS (
          SELECT 1 FROM sessions o WHERE o.root = s.root AND (logged = 1 OR active > :before
            OR EXISTS (SELECT 1 FROM calls WHERE calls.session = o.ordinal))) LIMIT 1`,
     ),
-    sessionsOf: statement<{ id: string }>(db, "SELECT id FROM sessions WHERE root = ?"),
+    sessionsOf: statement<{ id: string }>("SELECT id FROM sessions WHERE root = ?"),
     dropTree: [
-      statement(db, `DELETE FROM grants WHERE root = ? AND scope = ${GrantScope.SESSION}`),
-      statement(db, "DELETE FROM grant_users WHERE root = ?"),
-      statement(db, "DELETE FROM reads WHERE root = ?"),
-      statement(db, "DELETE FROM states WHERE session IN (SELECT id FROM sessions WHERE root = ?)"),
-      statement(db, "DELETE FROM sessions WHERE root = ?"),
+      statement(`DELETE FROM grants WHERE root = ? AND scope = ${GrantScope.SESSION}`),
+      statement("DELETE FROM grant_users WHERE root = ?"),
+      statement("DELETE FROM reads WHERE root = ?"),
+      statement("DELETE FROM states WHERE session IN (SELECT id FROM sessions WHERE root = ?)"),
+      statement("DELETE FROM sessions WHERE root = ?"),
     ],
   };
 }
