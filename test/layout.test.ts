@@ -256,7 +256,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   config: 3_770,
   console: 9_070,
   core: 1_930,
-  edge: 8_070,
+  edge: 8_040,
   people: 2_490,
   policy: 8_800,
   reach: 2_140,

@@ -1,5 +1,7 @@
 import type { Readable, Writable } from "node:stream";
 import type { ReadStream, WriteStream } from "node:tty";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { CreateTokenRequestSchema, Credential } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 
 /** A stream that may be a terminal. */
 export type InputStream = Readable & Partial<Pick<ReadStream, "isTTY" | "setRawMode">>;
@@ -56,45 +58,14 @@ export interface TableFlags {
   config?: string;
 }
 
-/** A credential of the table, without its hash. Times are in ms since the epoch, 0 for never. */
-export interface StoredCredential {
-  id: string;
-  roles: readonly string[];
-  agents: readonly string[];
-  workspaces: readonly string[];
-  /** The limits of the role worker. */
-  worker?:
-    | {
-        tools: readonly string[];
-        permissions: readonly string[];
-        calls: readonly string[];
-        idempotent: boolean;
-        pin: readonly string[];
-      }
-    | undefined;
-  label: string;
-  created: number;
-  expires: number;
-  revoked: number;
-  issuer?: string | undefined;
-  uid?: number | undefined;
-}
-
 /** The table of credentials, opened without a service. */
 export interface LocalCredentials {
   /** The data directory, or `Redis`. */
   readonly place: string;
-  list(): readonly StoredCredential[];
-  create(wanted: {
-    roles: readonly string[];
-    agents: readonly string[];
-    workspaces: readonly string[];
-    worker?: NonNullable<StoredCredential["worker"]>;
-    label: string;
-    expires: number;
-  }): Promise<{ token: string; credential: StoredCredential }>;
+  list(): readonly Credential[];
+  create(wanted: MessageInitShape<typeof CreateTokenRequestSchema>): Promise<{ token: string; credential: Credential }>;
   /** Throws if there is no credential of that id. */
-  revoke(id: string): Promise<StoredCredential>;
+  revoke(id: string): Promise<Credential>;
   close(): Promise<void>;
 }
 

@@ -1,4 +1,5 @@
 import { createHash, randomBytes, randomInt } from "node:crypto";
+import { AnswerMethod } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Principal, Role, WorkerRights } from "../core/principal.ts";
 
 /** Rights of a credential. */
@@ -98,6 +99,31 @@ export function credentialOf(
 ): Credential {
   return { id, ...rights, ...fields, sha256: hashOfSecret(token), expires: 0, revoked: 0 };
 }
+
+/** Returns the record of a credential as the contract has it. */
+export function recordOf(credential: Credential, lastSeen = 0) {
+  const { id, roles, agents, workspaces, worker, label, created, expires, revoked, issuer = "", uid } = credential;
+  const { personId = "" } = credential;
+  return {
+    ...{ personId, method: personId === "" ? AnswerMethod.TOKEN : AnswerMethod.SESSION, lastSeen },
+    id,
+    roles: [...roles],
+    agents: [...agents],
+    workspaces: [...workspaces],
+    label,
+    created,
+    expires,
+    revoked,
+    issuer,
+    ...(worker && { worker: workerRights(worker) }),
+    ...(uid !== undefined && { uid }),
+  };
+}
+
+/** Copies the limits of a worker. */
+export const workerRights = ({ tools, permissions, calls, idempotent, pin }: WorkerRights) => ({
+  ...{ tools: [...tools], permissions: [...permissions], calls: [...calls], idempotent, pin: [...pin] },
+});
 
 /** Returns random characters of 5 bits each, without those that look alike. */
 export function randomText(length: number): string {

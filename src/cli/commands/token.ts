@@ -8,7 +8,7 @@ import {
 import { pagesOf } from "../../core/pages-of.ts";
 import { collect, type GlobalOptions, wholeNumber, withScreen, withServer } from "../command.ts";
 import { findServerToken, type ServerConnection } from "../connection/connection.ts";
-import type { CliContext, LocalCredentials, StoredCredential, TableFlags } from "../context.ts";
+import type { CliContext, LocalCredentials, TableFlags } from "../context.ts";
 import { CommandError } from "../failure/command-error.ts";
 import { commandFailure, errorInfoOf } from "../failure/failure.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
@@ -47,7 +47,7 @@ export function defineToken(command: Command, context: CliContext): void {
         const pages = await Array.fromAsync(pagesOf((page) => service.listCredentials(page)));
         return pages.flatMap(({ credentials }) => credentials);
       },
-      local: async (table) => table.list().map(toMessage),
+      local: async (table) => table.list(),
       show: (found, screen) => {
         for (const each of found) screen.show(CredentialSchema, each, (paint) => credentialLines(each, paint));
         if (found.length === 0) screen.note("no credential is stored");
@@ -59,7 +59,7 @@ export function defineToken(command: Command, context: CliContext): void {
     .action((id: string, options: TableFlags, sub: Command) =>
       onTable(context, sub, options, {
         served: async ({ credentials }) => (await credentials.revokeCredential({ id })).credential,
-        local: async (table) => toMessage(await table.revoke(id)),
+        local: (table) => table.revoke(id),
         show: (credential, screen) => {
           if (credential) screen.show(CredentialSchema, credential, (paint) => credentialLines(credential, paint));
         },
@@ -102,10 +102,7 @@ async function createToken(context: CliContext, command: Command, options: Creat
     served: ({ credentials }) => credentials.createToken(wanted),
     // No sign-in gives these roles: an approver could make another one of itself, and answer its own calls with it.
     isForOperator: roles.some((role) => !["caller", "host", "worker"].includes(role)),
-    async local(table) {
-      const { token, credential } = await table.create(wanted);
-      return create(CreateTokenResponseSchema, { token, credential: toMessage(credential) });
-    },
+    local: async (table) => create(CreateTokenResponseSchema, await table.create(wanted)),
     show(response, screen) {
       if (screen.json) return screen.emit(CreateTokenResponseSchema, response);
       const { token, credential } = response;
@@ -164,16 +161,6 @@ function throwWithData(error: unknown, server: ServerConnection): never {
   const local = "or run it on the service's machine with --data DIR, the data directory of the service";
   throw new CommandError(message, `${next}; ${local}`, exitCode, { cause: error });
 }
-
-function toMessage({ roles, agents, workspaces, worker, issuer = "", uid, ...rest }: StoredCredential): Credential {
-  const lists = { roles: [...roles], agents: [...agents], workspaces: [...workspaces] };
-  const limits = worker && { worker: workerMessage(worker) };
-  return create(CredentialSchema, { ...rest, ...lists, ...limits, issuer, ...(uid !== undefined && { uid }) });
-}
-
-const workerMessage = ({ tools, permissions, calls, pin, idempotent }: NonNullable<StoredCredential["worker"]>) => ({
-  ...{ tools: [...tools], permissions: [...permissions], calls: [...calls], pin: [...pin], idempotent },
-});
 
 function credentialLines(credential: Credential, paint: Paint): string[] {
   const { id, roles, label, created, agents, workspaces, issuer, worker } = credential;

@@ -1,9 +1,8 @@
 import type { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
-import { AnswerMethod } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { StoreMembership } from "../../call/ports.ts";
-import { type Principal, type Role, roleNames, type WorkerRights } from "../../core/principal.ts";
+import { type Principal, type Role, roleNames } from "../../core/principal.ts";
 import { workerRightsProblem } from "../../core/worker-rights.ts";
-import { actingRoles, type Credential, type CredentialRights } from "../../people/credential.ts";
+import { actingRoles, type CredentialRights, recordOf, workerRights } from "../../people/credential.ts";
 import type { Credentials } from "../../people/credentials.ts";
 
 import type { ProviderSignIns } from "../../people/provider-sign-ins.ts";
@@ -117,10 +116,6 @@ function checkWorkerRights(rights: CredentialRights): void {
     throw invalidField(problem.field === "tools" ? "worker.tools" : problem.field, problem.message);
 }
 
-const workerRights = ({ tools, permissions, calls, idempotent, pin }: WorkerRights) => ({
-  ...{ tools: [...tools], permissions: [...permissions], calls: [...calls], idempotent, pin: [...pin] },
-});
-
 /** Returns the wanted names if the creator has them all, or the creator's own if none are wanted. */
 function narrowed(field: string, wanted: readonly string[], own: readonly string[]): readonly string[] {
   if (wanted.length === 0) return own;
@@ -130,24 +125,4 @@ function narrowed(field: string, wanted: readonly string[], own: readonly string
     field,
     `${field}: "${beyond}" is not among those of your own credential (${own.join(", ")}); name only these`,
   );
-}
-
-/** Returns the record of a credential as the contract has it. */
-export function recordOf(credential: Credential, lastSeen = 0) {
-  const { id, roles, agents, workspaces, worker, label, created, expires, revoked, issuer = "", uid } = credential;
-  const { personId = "" } = credential;
-  return {
-    ...{ personId, method: personId === "" ? AnswerMethod.TOKEN : AnswerMethod.SESSION, lastSeen },
-    id,
-    roles: [...roles],
-    agents: [...agents],
-    workspaces: [...workspaces],
-    label,
-    created,
-    expires,
-    revoked,
-    issuer,
-    ...(worker && { worker: workerRights(worker) }),
-    ...(uid !== undefined && { uid }),
-  };
 }
