@@ -11,18 +11,5 @@ process.exitCode = await runCli(process.argv.slice(2), {
   io: process,
   version: packageJson.version,
   program: [process.execPath, import.meta.filename],
-  async loadService() {
-    const local = await import("./compose/local-service.ts");
-    return {
-      serve: local.serveUntilStopped,
-      embed: local.embedService,
-      checkConfig: local.checkConfiguration,
-      candidateOf: local.candidateOfFile,
-      formatOf: local.formatOfStore,
-      repeatDecisions: local.repeatBackup,
-      trust: local.trustDirectory,
-      openCredentials: local.openLocalCredentials,
-      restore: local.restoreDirectory,
-    };
-  },
+  loadService: () => import("./compose/local-service.ts"),
 });

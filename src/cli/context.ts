@@ -113,23 +113,23 @@ export interface RepeatedDecisions {
 /** The service itself, for the commands that run it or read its files; the others only talk to one. */
 export interface LocalService {
   /** Serves until the process gets a signal to stop; calls `onStart` once it listens. */
-  serve(flags: ServeFlags, onStart: (served: Served) => void): Promise<void>;
+  serveUntilStopped(flags: ServeFlags, onStart: (served: Served) => void): Promise<void>;
   /** Starts a service whose store is deleted when it closes. */
-  embed(flags: EmbedFlags): Promise<Embedded>;
+  embedService(flags: EmbedFlags): Promise<Embedded>;
   /** Checks a configuration file; without a name, the file that a server would read. */
-  checkConfig(file?: string): Promise<CheckedConfig>;
+  checkConfiguration(file?: string): Promise<CheckedConfig>;
   /** Reads the tables of the rules of a configuration, as TOML. */
-  candidateOf(file: string): string;
+  candidateOfFile(file: string): string;
   /** Returns the number of the store's format that this version writes, and whether replicas share the store. */
-  formatOf(flags: TableFlags): Promise<{ format: number; isShared: boolean }>;
+  formatOfStore(flags: TableFlags): Promise<{ format: number; isShared: boolean }>;
   /** Repeats the recorded decisions of a backup. Nothing runs, and nothing is written but a copy that is removed. */
-  repeatDecisions(flags: TableFlags, backup: string): Promise<RepeatedDecisions>;
+  repeatBackup(flags: TableFlags, backup: string): Promise<RepeatedDecisions>;
   /** Opens the table of credentials of a data directory, or of the Redis that the configuration names. */
-  openCredentials(flags: TableFlags): Promise<LocalCredentials>;
+  openLocalCredentials(flags: TableFlags): Promise<LocalCredentials>;
   /** Restores a backup into a data directory that no service uses. */
-  restore(file: string, data: string): Promise<RestoredBackup>;
+  restoreDirectory(file: string, data: string): Promise<RestoredBackup>;
   /** Lets the code in a workspace's `.opencode` run in the service and its skills be used, or stops that; returns their files. */
-  trust(
+  trustDirectory(
     directory: string,
     flags: TrustFlags,
   ): Promise<Record<"tools" | "plugins" | "policy" | "skills", string[]> & { directory: string }>;

@@ -77,7 +77,7 @@ export function defineRestore(command: Command, context: CliContext): void {
     .action((file: string, { data }: { data: string }) =>
       withScreen(context, command, async (screen) => {
         const service = await context.loadService();
-        const restored = await service.restore(file, data);
+        const restored = await service.restoreDirectory(file, data);
         screen.result(restored, () => restoredLines(restored));
       }),
     );

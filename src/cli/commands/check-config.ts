@@ -16,7 +16,7 @@ export function defineCheckConfig(command: Command, context: CliContext): void {
     .action((file: string | undefined) =>
       withScreen(context, command, async (screen) => {
         const service = await context.loadService();
-        const checked = await service.checkConfig(file);
+        const checked = await service.checkConfiguration(file);
         const { findings } = checked;
         for (const finding of findings)
           screen.result({ file: checked.file, ...finding }, (paint) => [findingLine(checked.file, finding, paint)]);

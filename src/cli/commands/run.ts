@@ -37,7 +37,7 @@ async function run(
   { workspace, config, ...options }: CallOptions & EmbedFlags,
 ): Promise<number> {
   const fields = await readCall(tool, json, options, screen.io);
-  const embedded = await service.embed({
+  const embedded = await service.embedService({
     ...(workspace !== undefined && { workspace }),
     ...(config !== undefined && { config }),
   });

@@ -14,7 +14,7 @@ export function defineServe(command: Command, context: CliContext): void {
   command.addHelpText("after", serveExamples).action((flags: ServeFlags) =>
     withScreen(context, command, async (screen) => {
       const service = await context.loadService();
-      await service.serve(flags, (served) => {
+      await service.serveUntilStopped(flags, (served) => {
         const { version } = context;
         const { url, dataDirectory } = served;
         for (const line of announcement(served, { version, ...screen })) screen.alert(line);

@@ -94,7 +94,7 @@ async function setUp(context: CliContext, screen: Screen, flags: SetupFlags): Pr
   const given = served.flatMap((name) => (flags[name] === undefined ? [] : [[name, flags[name]]]));
   const serveFlags: ServeFlags = { ...Object.fromEntries(given), config: file };
   let ended: Promise<void> = Promise.resolve();
-  await (await context.loadService()).serve(serveFlags, (started) => {
+  await (await context.loadService()).serveUntilStopped(serveFlags, (started) => {
     screen.note(`the service runs here, at ${started.url}, until Ctrl-C; later start it with \`toolgate serve\``);
     const code = () => started.createSignInCode();
     // An address of all interfaces is none to connect to.
@@ -305,7 +305,7 @@ async function addSettings(
     const text = `${before}${readFileSync(path, "utf8")}${after}`;
     writeFileSync(next, text, { mode: mode & 0o777, flag: "wx", flush: true });
     chownSync(next, uid, gid);
-    const { findings } = await (await loadService()).checkConfig(next);
+    const { findings } = await (await loadService()).checkConfiguration(next);
     const refused = findings.find(({ severity }) => severity === "error");
     if (refused !== undefined) throw new Error(refused.message);
     renameSync(next, path);

@@ -29,7 +29,7 @@ export function defineSimulate(command: Command, context: CliContext): void {
           throw new UsageError(`--fail-on ${failOn} is not known`, "write --fail-on widen");
         const from = daysAgo(days);
         const service = await context.loadService();
-        const candidateToml = service.candidateOf(file);
+        const candidateToml = service.candidateOfFile(file);
         let summary: SimulationSummary | undefined;
         for await (const part of permissions.simulatePolicy({ candidateToml, from, agent })) {
           const { kind } = part;

@@ -144,7 +144,7 @@ async function onTable<T>(context: CliContext, command: Command, flags: TableFla
   await withScreen(context, command, async (screen) => {
     const service = await context.loadService();
     const { data, config } = flags;
-    const table = await service.openCredentials({ ...(data && { data }), ...(config && { config }) });
+    const table = await service.openLocalCredentials({ ...(data && { data }), ...(config && { config }) });
     try {
       work.show(await work.local(table), screen);
       screen.note(`in the table of ${terminalLine(table.place)}`);

@@ -16,7 +16,7 @@ export function defineTrust(command: Command, context: CliContext): void {
     .action((dir: string, flags: TrustFlags) =>
       withScreen(context, command, async (screen) => {
         const service = await context.loadService();
-        const { directory, tools, plugins, policy, skills } = await service.trust(dir, flags);
+        const { directory, tools, plugins, policy, skills } = await service.trustDirectory(dir, flags);
         const trusted = !flags.remove;
         screen.result({ directory, trusted, tools, plugins, policy, skills }, () => [
           `${terminalLine(directory)} is ${trusted ? "trusted" : "no longer trusted"}`,

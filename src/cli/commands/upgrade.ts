@@ -36,7 +36,7 @@ export function defineUpgrade(command: Command, context: CliContext): void {
 }
 
 async function configFindings(service: LocalService, named: string | undefined): Promise<CheckFinding[]> {
-  const { file, findings } = await service.checkConfig(named);
+  const { file, findings } = await service.checkConfiguration(named);
   if (findings.length === 0) return [ok("config", `${file} is read as it is`)];
   const next = "correct it, then check again";
   return findings.map(({ severity, line, message }) =>
@@ -52,7 +52,7 @@ async function storeFindings(
   version: string,
 ): Promise<CheckFinding[]> {
   const { version: now, format } = await tools.getServerInfo({});
-  const { format: next, isShared } = await service.formatOf(flags);
+  const { format: next, isShared } = await service.formatOfStore(flags);
   const named = format === 0 ? "a format without number" : `format ${format}`;
   const from = `${now} with ${named}, this is ${version} with format ${next}`;
   if (format === next) {
@@ -93,10 +93,11 @@ async function ruleFindings(
   backup: string | undefined,
 ): Promise<CheckFinding[]> {
   if (backup === undefined) {
-    if ((await service.formatOf(flags)).isShared) return [warning("rules", "not repeated: only SQLite has backups")];
+    if ((await service.formatOfStore(flags)).isShared)
+      return [warning("rules", "not repeated: only SQLite has backups")];
     return [warning("rules", "not repeated", "toolgate backup FILE, then add --backup FILE")];
   }
-  const { judged, otherwise, notJudged } = await service.repeatDecisions(flags, backup);
+  const { judged, otherwise, notJudged } = await service.repeatBackup(flags, backup);
   const sum = notJudged.reduce((total, { decisions }) => total + decisions, 0);
   const why = notJudged.length === 0 ? "" : `: ${notJudged.map(({ reason }) => reason).join("; ")}`;
   const next = "toolgate rules, and tests of what must not change ([[permission_test]]), before the upgrade";

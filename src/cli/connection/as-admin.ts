@@ -39,7 +39,7 @@ export async function asAdmin(
       );
       if (!isRefused) return exitCode;
     }
-    const table = await (await context.loadService()).openCredentials({
+    const table = await (await context.loadService()).openLocalCredentials({
       ...(data !== undefined && { data }),
       ...(config !== undefined && { config }),
     });
