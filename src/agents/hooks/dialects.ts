@@ -20,6 +20,14 @@ export interface ToolHook {
   readonly isBefore: boolean;
   readonly use: DelegatedUse;
   readonly result: DelegatedResult;
+  /** Root of the project, up to which the agent loads code that could change what was approved; absent if it loads none. */
+  readonly root?: string;
+}
+
+/** Dependencies of a hook in a dialect. */
+export interface DialectContext extends HookContext {
+  /** Returns why a project may use no tool, if so. */
+  refusalOf(directory: string, root: string): Promise<string | undefined>;
 }
 
 /** The form in which one agent sends a hook and takes its answer. */
@@ -29,11 +37,13 @@ export interface Dialect {
   /** Reads the JSON that the agent passes to a hook. */
   read(text: string): ToolHook;
   /** Lets the tool run; undefined where the agent wants no answer for that. */
-  readonly allowed: JsonObject | undefined;
+  allowed(use: DelegatedUse): JsonObject | undefined;
   /** Lets the tool run with another input; undefined if the agent would not run exactly this one. */
   edited(use: DelegatedUse, input: JsonObject): JsonObject | undefined;
   /** Refuses the tool. Always with a reason: without one some agents run it. */
   denied(reason: string): JsonObject;
+  /** Answers a hook after the tool; absent where the agent wants no answer for that. */
+  readonly reported?: JsonObject;
   /** Returns the name that a tool of our MCP server has there; undefined for other tools. */
   ownToolName(tool: string, mcpName: string): string | undefined;
 }
@@ -41,19 +51,21 @@ export interface Dialect {
 /** Answers a hook: undefined if the agent wants no answer. */
 export async function answerTool(
   dialect: Dialect,
-  context: HookContext,
-  { isBefore, use, result }: ToolHook,
+  context: DialectContext,
+  { isBefore, use, result, root }: ToolHook,
 ): Promise<JsonObject | undefined> {
   if (!isBefore) {
     await reportResult(context, use, result);
-    return undefined;
+    return dialect.reported;
   }
-  if (await context.isOwnTool(use.foreignTool)) return dialect.allowed;
+  const refusal = root === undefined ? undefined : await context.refusalOf(use.cwd ?? "", root);
+  if (refusal !== undefined) return dialect.denied(refusal);
+  if (await context.isOwnTool(use.foreignTool)) return dialect.allowed(use);
   const decision = await requestDecision(context, use);
   if (decision.case !== "begun") return dialect.denied(denialText(decision));
   if (!dialect.hasIds) await rememberLast(context, use, decision);
   const { assignment, input = {} } = decision.value;
-  if (!isEdited(use, input)) return dialect.allowed;
+  if (!isEdited(use, input)) return dialect.allowed(use);
   const edited = dialect.edited(use, input);
   if (edited !== undefined) return edited;
   const value = `an approver changed the input, which this agent cannot take over; repeat it as ${canonicalJson(input)}`;
@@ -83,7 +95,7 @@ export const codex: Dialect = {
     return { isBefore, use, result: outputOf(hook.tool_response) };
   },
   // It reports an answer that only allows as a failure of the hook.
-  allowed: undefined,
+  allowed: () => undefined,
   edited: ({ foreignTool }, updatedInput) =>
     foreignTool === "Bash" ? preToolUse({ permissionDecision: "allow", updatedInput }) : undefined,
   denied: (reason) => preToolUse({ permissionDecision: "deny", permissionDecisionReason: reason }),
@@ -110,7 +122,7 @@ export const gemini: Dialect = {
       : outputOf(llmContent);
     return { isBefore, use: { kind: "gemini", foreignSession, foreignCallId, foreignTool, input, cwd }, result };
   },
-  allowed: { decision: "allow" },
+  allowed: () => ({ decision: "allow" }),
   edited: (_use, input) => ({ decision: "allow", hookSpecificOutput: { tool_input: input } }),
   denied: (reason) => ({ decision: "deny", reason }),
   ownToolName: (tool, mcpName) => prefixed(`mcp_${mcpName}_`)(tool),
@@ -133,16 +145,50 @@ export const copilot: Dialect = {
     const use = { kind: "copilot", foreignSession, foreignCallId, foreignTool, input, cwd };
     return { isBefore, use, result: { result } };
   },
-  allowed: { permissionDecision: "allow", permissionDecisionReason: "Allowed by Toolgate." },
+  allowed: () => ({ permissionDecision: "allow", permissionDecisionReason: "Allowed by Toolgate." }),
   edited: (_use, modifiedArgs) => ({ permissionDecision: "allow", modifiedArgs }),
   denied: (reason) => ({ permissionDecision: "deny", permissionDecisionReason: reason }),
   ownToolName: (tool, mcpName) => prefixed(`${mcpName}-`)(tool),
 };
 
+/** Opencode, by the messages of our plugin. */
+export const opencode: Dialect = {
+  hasIds: true,
+  read(text) {
+    const hook = readObject(text);
+    const event = eventOf(hook, "event", ["before", "after", "failed"]);
+    const parent = optionalString(hook, "parent");
+    const use = {
+      kind: "opencode",
+      foreignSession: stringIn(hook, "session"),
+      // A subagent has a session whose parent is that of the agent that started it.
+      ...(parent !== "" && { foreignParent: parent, foreignAgent: optionalString(hook, "agent") }),
+      foreignTool: stringIn(hook, "tool"),
+      foreignCallId: stringIn(hook, "call"),
+      input: objectIn(hook, "input"),
+      cwd: stringIn(hook, "cwd"),
+    };
+    const exit = typeof hook.exit === "number" ? { exit: hook.exit } : {};
+    const result: DelegatedResult["result"] =
+      event === "failed"
+        ? { case: "error", value: cutOutput(optionalString(hook, "error")) }
+        : { case: "output", value: cutOutput(optionalString(hook, "output")) };
+    const root = optionalString(hook, "root") || "/";
+    return { isBefore: event === "before", use, result: { result, ...exit }, root };
+  },
+  allowed: ({ input }) => ({ decision: "allow", input }),
+  edited: (_use, input) => ({ decision: "allow", input }),
+  denied: (reason) => ({ decision: "deny", reason }),
+  reported: {},
+  ownToolName: (tool, mcpName) => prefixed(`${mcpName}_`)(tool),
+};
+
 function eventOf(hook: JsonObject, field: string, known: readonly string[]): string {
   const name = stringIn(hook, field);
   if (known.includes(name)) return name;
-  throw new HookInputError(`${field} is "${name}", but only ${known.join(" and ")} are handled`);
+  throw new HookInputError(
+    `${field} is "${name}", but only ${known.slice(0, -1).join(", ")} and ${known.at(-1)} are handled`,
+  );
 }
 
 /** Makes the ID of a use that the agent does not identify. A repeated hook of one use has the same time. */

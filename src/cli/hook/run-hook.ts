@@ -3,15 +3,16 @@ import type { Readable } from "node:stream";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../agents/hooks/claude.ts";
 import { type ClaudeHook, HookInputError, readClaudeHook } from "../../agents/hooks/claude-hook.ts";
-import { answerTool, codex, copilot, type Dialect, gemini, type ToolHook } from "../../agents/hooks/dialects.ts";
 import {
-  answerOpencode,
-  denyOpencode,
-  type OpencodeContext,
-  type OpencodeHook,
-  ownOpencodeTool,
-  readOpencodeHook,
-} from "../../agents/hooks/opencode.ts";
+  answerTool,
+  codex,
+  copilot,
+  type Dialect,
+  type DialectContext,
+  gemini,
+  opencode,
+  type ToolHook,
+} from "../../agents/hooks/dialects.ts";
 import { waitToolName } from "../../agents/mcp/open-call-result.ts";
 import { within } from "../../core/within.ts";
 import {
@@ -36,7 +37,7 @@ export const hookTimeout = 660;
 interface HookKind<Hook> {
   read(text: string): Hook;
   /** Returns the JSON to print; undefined for none. */
-  answer(context: OpencodeContext, hook: Hook): Promise<JsonObject | undefined>;
+  answer(context: DialectContext, hook: Hook): Promise<JsonObject | undefined>;
   /** The answer to a failure; `hook` is undefined if it could not be read. */
   deny(hook: Hook | undefined, reason: string): JsonObject | undefined;
   /** Checks whether a failure must block: the tool has not run. */
@@ -51,14 +52,6 @@ const claude: HookKind<ClaudeHook> = {
   deny: (hook, reason) => denyClaude(hook?.event ?? "PreToolUse", reason),
   blocks: (hook) => hook === undefined || !hook.event.startsWith("PostToolUse"),
   ownToolName: ownClaudeTool,
-};
-
-const opencode: HookKind<OpencodeHook> = {
-  read: readOpencodeHook,
-  answer: answerOpencode,
-  deny: (_hook, reason) => denyOpencode(reason),
-  blocks: (hook) => hook === undefined || hook.event === "before",
-  ownToolName: ownOpencodeTool,
 };
 
 const inDialect = (dialect: Dialect): HookKind<ToolHook> => ({
@@ -84,8 +77,7 @@ export const blockingExitCode = 2;
  */
 export function runHook(kind: HookKindName, options: HookOptions, own: HookProcess): Promise<never> {
   if (kind === "claude") return answerOnce(kind, claude, options, own);
-  if (kind === "opencode") return answerOnce(kind, opencode, options, own);
-  return answerOnce(kind, inDialect({ codex, gemini, copilot }[kind]), options, own);
+  return answerOnce(kind, inDialect({ opencode, codex, gemini, copilot }[kind]), options, own);
 }
 
 /** Parts of its process that a hook uses. */
@@ -119,7 +111,7 @@ async function answerOnce<Hook>(
     hook = kind.read(await readAll(own));
     const { url, token, send } = connectorConnection(name, options);
     const calls = createServiceCalls(url, send, { endsAt: limitMs });
-    const context: OpencodeContext = {
+    const context: DialectContext = {
       calls,
       memory: createDecisionFiles(decisionDirectory(own.env), token),
       endsAt: limitMs,
