@@ -7,18 +7,11 @@ import { actions, expandHome } from "../policy/rules.ts";
 import { type GroupSettings, msOf } from "./people.ts";
 import { coversPattern } from "./reach.ts";
 import type { Settings } from "./schema.ts";
-import { ConfigError } from "./toml.ts";
+import { ConfigError, type EntrySource, entryPlace } from "./toml.ts";
 
 /** The entries of `[[approval]]`, and what may be wrong with them. */
 export interface WrittenApprovals extends ConfiguredApprovals {
   readonly warnings: readonly { severity: "warning"; line: number | undefined; message: string }[];
-}
-
-/** Place of the settings. */
-interface Source {
-  file: string;
-  home: string;
-  lineOf(path: readonly PropertyKey[]): number | undefined;
 }
 
 const maxAskMs = 30 * 86_400_000;
@@ -42,13 +35,14 @@ export function readApprovals(
     public_url,
   }: Pick<Settings, "approval" | "ask_ms" | "channel" | "insecure_no_auth" | "public_url">,
   groups: readonly GroupSettings[],
-  { file, home, lineOf }: Source,
+  home: string,
+  source: EntrySource,
 ): WrittenApprovals {
   const warnings: WrittenApprovals["warnings"][number][] = [];
   const rules = approval.map((entry, index): ApprovalRule => {
-    const lineAt = (...path: PropertyKey[]) => lineOf(["approval", index, ...path]);
+    const lineAt = (...path: PropertyKey[]) => source.lineOf(["approval", index, ...path]);
     const refuse = (problem: string, ...path: PropertyKey[]) =>
-      new ConfigError(`${file}:${lineAt(...path) ?? "?"}: [[approval]] ${problem}`);
+      new ConfigError(`${entryPlace(source, ["approval", index, ...path], "[[approval]]")} ${problem}`);
     const { permission, agent, workspace, approve, reject, from, also, risk, ask, always, times } = entry;
     if (reject > approve)
       throw refuse(
@@ -134,7 +128,7 @@ export function readApprovals(
     const earlier = rules.slice(0, index).findIndex((other) => covers(other, rule, home));
     if (earlier >= 0)
       throw new ConfigError(
-        `${file}:${lineOf(["approval", index]) ?? "?"}: [[approval]] decides nothing: the entry in line ${lineOf(["approval", earlier])} covers its requests; put this one first`,
+        `${entryPlace(source, ["approval", index], "[[approval]]")} decides nothing: the entry in line ${source.lineOf(["approval", earlier])} covers its requests; put this one first`,
       );
   }
   const named = new Set(

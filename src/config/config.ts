@@ -204,23 +204,24 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...{ makeOwn: plain.store === "sqlite", isCheck },
   });
 
-  const knownPeople = readPeople({ oidc, role_map, group }, { file, lineOf, workspaces });
+  const source = { file, lineOf, workspaces };
+  const knownPeople = readPeople({ oidc, role_map, group }, source);
   return deepFreeze({
     ...camelKeys(plain),
     listen: { ...plain.listen, ...handedSocket(environment) },
     ...{ file: canonicalPath(file), dataDirectory, trustDirectory: trustIn(dataDirectory) },
     ...(flags.newStore && { newStore: true }),
-    clientCerts: readClientCerts(settings, { file, lineOf, workspaces }),
+    clientCerts: readClientCerts(settings, source),
     ...{ tls: readTls(settings, workspaces), workspaces, shadow: tried },
     policy: {
       ...readPolicy(settings, lineOf, home),
-      approvals: readApprovals({ approval, channel, ...plain }, knownPeople.groups, { file, home, lineOf }),
+      approvals: readApprovals({ approval, channel, ...plain }, knownPeople.groups, home, source),
     },
-    tokens: namePersons(tokens, settings, { file, lineOf, workspaces }),
-    jwt: readJwt(jwt, { file, lineOf, workspaces }),
+    tokens: namePersons(tokens, settings, source),
+    jwt: readJwt(jwt, source),
     ...knownPeople,
-    ...readReach({ channel, notify, public_url: plain.public_url, group, oidc }, { file, lineOf, workspaces }),
-    auditExports: readAuditExports(audit_export, plain, { file, lineOf, workspaces }),
+    ...readReach({ channel, notify, public_url: plain.public_url, group, oidc }, source),
+    auditExports: readAuditExports(audit_export, plain, source),
     ...(generated !== undefined && { callerTokenFile: generated }),
     loginFile: canonicalPath(resolve(directory, userDirectory(environment), "credentials.json")),
     requiresOtherUser: require_other_user,

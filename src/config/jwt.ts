@@ -5,7 +5,7 @@ import { isLiteral, matcher } from "../policy/wildcard.ts";
 import { checkOutside } from "./paths.ts";
 import type { Settings } from "./schema.ts";
 import { checkTokenWorkspaces, workerRightsOf } from "./tokens.ts";
-import { ConfigError } from "./toml.ts";
+import { ConfigError, type EntrySource, entryPlace } from "./toml.ts";
 
 /** Tokens of an issuer that are accepted. */
 export interface JwtSettings {
@@ -21,17 +21,11 @@ export interface JwtSettings {
   readonly jwks?: { readonly keys: { kty: string }[] };
 }
 
-/** Place of settings. */
-export interface EntrySource {
-  file: string;
-  lineOf(path: readonly PropertyKey[]): number | undefined;
-  workspaces: ReadonlyMap<string, string>;
-}
-
 /** Reads the entries `[[jwt]]`; refuses those that let no one in, or everyone, by their line. */
-export function readJwt(jwt: Settings["jwt"], { file, lineOf, workspaces }: EntrySource): JwtSettings[] {
+export function readJwt(jwt: Settings["jwt"], source: EntrySource): JwtSettings[] {
+  const { lineOf, workspaces } = source;
   return jwt.map((entry, index) => {
-    const at = (key: string) => `${file}:${lineOf(["jwt", index, key]) ?? "?"}: [[jwt]]`;
+    const at = (key: string) => entryPlace(source, ["jwt", index, key], "[[jwt]]");
     const { issuer, audience, typ, subject, roles, agents, workspaces: roots, jwks_file: keysFile } = entry;
     const problem = subjectProblem(issuer, subject);
     if (problem !== undefined) throw new ConfigError(`${at("subject")} ${problem}`);
@@ -63,11 +57,12 @@ export type CertificateSettings = Pick<JwtSettings, "roles" | "agents" | "worksp
 /** Reads the entries `[[client_cert]]`; refuses those that let no one in by their line. */
 export function readClientCerts(
   { client_cert: entries, tls_client_ca }: Pick<Settings, "client_cert" | "tls_client_ca">,
-  { file, lineOf, workspaces }: EntrySource,
+  source: EntrySource,
 ): CertificateSettings[] {
+  const { lineOf, workspaces } = source;
   return entries.map((entry, index) => {
     const { san, roles, agents, workspaces: roots } = entry;
-    const at = `${file}:${lineOf(["client_cert", index, "san"]) ?? "?"}: [[client_cert]] lets no one in:`;
+    const at = `${entryPlace(source, ["client_cert", index, "san"], "[[client_cert]]")} lets no one in:`;
     if (tls_client_ca === undefined)
       throw new ConfigError(`${at} no client is asked for a certificate; set tls_client_ca to their authority`);
     if (!/^[\w.:/*-]+$/.test(san))

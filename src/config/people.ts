@@ -1,10 +1,10 @@
 import type { Role } from "../core/principal.ts";
 import { isSafeAddress } from "../core/safe-address.ts";
-import { type EntrySource, isPublicIssuer } from "./jwt.ts";
+import { isPublicIssuer } from "./jwt.ts";
 import { checkOutside, readOperatorFile } from "./paths.ts";
 import type { Settings } from "./schema.ts";
 import type { Token } from "./tokens.ts";
-import { ConfigError } from "./toml.ts";
+import { ConfigError, type EntrySource, entryPlace } from "./toml.ts";
 
 /** An identity provider at which people sign in, with the roles that it leads to. */
 export interface OidcSettings {
@@ -34,10 +34,10 @@ export function readPeople(settings: PeopleSettings, source: EntrySource) {
   const oidc = Object.entries(settings.oidc).map(([name, provider]) => readProvider(name, provider, settings, source));
   const groups = Object.entries(settings.group).map(([name, { members, claims }]): GroupSettings => {
     const read = (key: "members" | "claims", entry: string) =>
-      splitEntry(entry, settings, placeOf(source, ["group", name, key], `[group.${name}]`));
+      splitEntry(entry, settings, entryPlace(source, ["group", name, key], `[group.${name}]`));
     if (members.length + claims.length === 0)
       throw new ConfigError(
-        `${placeOf(source, ["group", name], `[group.${name}]`)} has no one in it: name members or claims`,
+        `${entryPlace(source, ["group", name], `[group.${name}]`)} has no one in it: name members or claims`,
       );
     return {
       name,
@@ -57,7 +57,7 @@ export function namePersons(
   return tokens.map((token, index) => {
     const named = settings.token[index]?.person;
     if (named === undefined) return token;
-    const [issuer, subject] = splitEntry(named, settings, placeOf(source, ["token", index, "person"], "[[token]]"));
+    const [issuer, subject] = splitEntry(named, settings, entryPlace(source, ["token", index, "person"], "[[token]]"));
     return { ...token, person: { issuer, subject } };
   });
 }
@@ -68,7 +68,7 @@ function readProvider(
   { oidc, role_map }: PeopleSettings,
   source: EntrySource,
 ): OidcSettings {
-  const at = (key: string) => placeOf(source, ["oidc", name, key], `[oidc.${name}]`);
+  const at = (key: string) => entryPlace(source, ["oidc", name, key], `[oidc.${name}]`);
   if (!URL.canParse(issuer) || !isSafeAddress(issuer))
     throw new ConfigError(`${at("issuer")} ${issuer} could not be trusted: write the address with https://`);
   const [twin] = Object.entries(oidc).find(([, other]) => other.issuer === issuer) ?? [];
@@ -91,7 +91,7 @@ function readProvider(
 
 function checkRoleMap({ oidc, role_map }: PeopleSettings, source: EntrySource): void {
   for (const [index, { issuer, group }] of role_map.entries()) {
-    const at = (key: string) => placeOf(source, ["role_map", index, key], "[[role_map]]");
+    const at = (key: string) => entryPlace(source, ["role_map", index, key], "[[role_map]]");
     const provider = oidc[issuer];
     if (provider === undefined)
       throw new ConfigError(
@@ -119,10 +119,6 @@ function readSecret(file: string, at: string): string {
   const secret = readOperatorFile(file, at).trim();
   if (secret !== "") return secret;
   throw new ConfigError(`${at} lets no one in: ${file} is empty; write the secret of the client there`);
-}
-
-function placeOf({ file, lineOf }: EntrySource, path: readonly PropertyKey[], table: string): string {
-  return `${file}:${lineOf(path) ?? "?"}: ${table}`;
 }
 
 const units = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };

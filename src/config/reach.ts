@@ -2,7 +2,7 @@ import { wildcard } from "../policy/wildcard.ts";
 import { checkOutside, readOperatorFile } from "./paths.ts";
 import { msOf, splitEntry } from "./people.ts";
 import type { Settings } from "./schema.ts";
-import { ConfigError } from "./toml.ts";
+import { ConfigError, type EntrySource, entryPlace } from "./toml.ts";
 
 type ReachSettings = Pick<Settings, "channel" | "notify" | "public_url" | "group" | "oidc">;
 
@@ -35,21 +35,14 @@ export const vendorPushHosts: readonly string[] = [
   "*.notify.windows.com",
 ];
 
-/** The file of the settings, with the lines of its keys. */
-interface Source {
-  readonly file: string;
-  readonly lineOf: (path: readonly PropertyKey[]) => number | undefined;
-  readonly workspaces: ReadonlyMap<string, string>;
-}
-
 /** Reads the channels, and which requests are sent to them. Throws on what would reach nobody. */
-export function readReach(settings: ReachSettings, { file, lineOf, workspaces }: Source) {
+export function readReach(settings: ReachSettings, source: EntrySource) {
+  const { lineOf, workspaces } = source;
   const { channel, notify, public_url } = settings;
-  const at = (path: readonly PropertyKey[], table: string) => `${file}:${lineOf(path) ?? "?"}: ${table}`;
   const channels = Object.entries(channel).map(([name, settings]): ChannelSettings => {
     const { secret_file: secretFile, to = "", team = "", push_hosts: pushHosts, ...rest } = settings;
     const url = rest.url ?? (rest.kind === "slack" ? slackUrl : "");
-    const place = at(["channel", name], `[channel.${name}]`);
+    const place = entryPlace(source, ["channel", name], `[channel.${name}]`);
     if (public_url === undefined)
       throw new ConfigError(
         `${place} has no link to send: set public_url to the address at which people reach the service`,
@@ -65,22 +58,23 @@ export function readReach(settings: ReachSettings, { file, lineOf, workspaces }:
     return { ...rest, ...slack, name, url, to, secrets, pushHosts: pushHosts ?? vendorPushHosts };
   });
   const rules = notify.map(({ after, to, ...rule }, index) => {
+    const at = () => entryPlace(source, ["notify", index], "[[notify]]");
     const earlier = notify.slice(0, index).findIndex((other) => covers(other, rule));
     if (earlier >= 0)
       throw new ConfigError(
-        `${at(["notify", index], "[[notify]]")} decides nothing: the entry in line ${lineOf(["notify", earlier])} covers its requests; put this one first`,
+        `${at()} decides nothing: the entry in line ${lineOf(["notify", earlier])} covers its requests; put this one first`,
       );
     const unknown = rule.channels.find((name) => !Object.hasOwn(channel, name));
     if (unknown !== undefined)
       throw new ConfigError(
-        `${at(["notify", index], "[[notify]]")} reaches nobody by "${unknown}": there is no [channel.${unknown}]; add it, or correct the name`,
+        `${at()} reaches nobody by "${unknown}": there is no [channel.${unknown}]; add it, or correct the name`,
       );
     const silent = rule.channels.find((name) => rule.approve && !mayApprove(channel[name]));
     if (silent !== undefined)
       throw new ConfigError(
-        `${at(["notify", index], "[[notify]]")} lets "${silent}" approve what it does not show: set content = "full" there (ntfy and push cannot show all), or leave approve out`,
+        `${at()} lets "${silent}" approve what it does not show: set content = "full" there (ntfy and push cannot show all), or leave approve out`,
       );
-    const place = at(["notify", index, "to"], "[[notify]]");
+    const place = entryPlace(source, ["notify", index, "to"], "[[notify]]");
     return { ...rule, to: readAudience(to, settings, place), afterMs: after === "0s" ? 0 : msOf(after) };
   });
   return { channels, notify: rules };
@@ -96,23 +90,23 @@ export type AuditExportSettings = { readonly name: string } & (
 export function readAuditExports(
   receivers: Settings["audit_export"],
   { audit_days: days = 400, audit_max_days: maxDays }: Pick<Settings, "audit_days" | "audit_max_days">,
-  { file: source, lineOf, workspaces }: Source,
+  source: EntrySource,
 ): AuditExportSettings[] {
   if (maxDays !== undefined && maxDays < days)
     throw new ConfigError(
-      `${source}:${lineOf(["audit_max_days"]) ?? "?"}: audit_max_days is below audit_days (${days}); raise it, or lower audit_days`,
+      `${entryPlace(source, ["audit_max_days"], "audit_max_days")} is below audit_days (${days}); raise it, or lower audit_days`,
     );
   return Object.entries(receivers).map(([name, { file, url, secret_file: secretFile }]) => {
-    const place = `${source}:${lineOf(["audit_export", name]) ?? "?"}: [audit_export.${name}]`;
+    const place = entryPlace(source, ["audit_export", name], `[audit_export.${name}]`);
     if ((file === undefined) === (url === undefined))
       throw new ConfigError(`${place} has no receiver, or two: set either file or url`);
     if (file !== undefined) {
       if (secretFile !== undefined)
         throw new ConfigError(`${place} sends no token to a file; remove secret_file, or set url`);
-      checkOutside(file, `file of [audit_export.${name}]`, workspaces);
+      checkOutside(file, `file of [audit_export.${name}]`, source.workspaces);
       return { name, file };
     }
-    if (secretFile !== undefined) checkOutside(secretFile, `secret_file of [audit_export.${name}]`, workspaces);
+    if (secretFile !== undefined) checkOutside(secretFile, `secret_file of [audit_export.${name}]`, source.workspaces);
     const [token = "", ...others] = secretFile === undefined ? [] : readLines(secretFile, place);
     if (secretFile !== undefined && (others.length > 0 || !/^[\x21-\x7e]+$/.test(token)))
       throw new ConfigError(`${place}: ${secretFile} is not a token; write one line without spaces into it`);

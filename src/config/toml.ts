@@ -74,6 +74,18 @@ function depth(value: unknown, path: readonly PropertyKey[]): number {
   return 1 + depth(next, rest);
 }
 
+/** Place of the settings, with the roots that their files must be outside of. */
+export interface EntrySource {
+  readonly file: string;
+  readonly lineOf: Toml["lineOf"];
+  readonly workspaces: ReadonlyMap<string, string>;
+}
+
+/** Returns the place of a value, to begin an error with: the file, the line and the table. */
+export function entryPlace({ file, lineOf }: EntrySource, path: readonly PropertyKey[], table: string): string {
+  return `${file}:${lineOf(path) ?? "?"}: ${table}`;
+}
+
 /** An invalid setting. The message names the setting, its source, the reason and the next step. */
 export class ConfigError extends Error {
   override name = "ConfigError";
