@@ -28,11 +28,12 @@ export interface WorkerHost {
 }
 
 /** A plan with what the process wants back at the start. */
-interface DetailedPlan extends Plan {
+export interface DetailedPlan extends Plan {
   detail: Uint8Array;
 }
 
-const noDetail = new Uint8Array();
+/** The detail of a plan that the service makes itself. */
+export const noDetail = new Uint8Array();
 
 /** Makes the tool that a process declares. Throws if it cannot serve, such as for a schema that is not valid. */
 export function workerTool(declared: WorkerTool, host: WorkerHost): Tool {
@@ -132,14 +133,22 @@ async function plannedBy(
   return planOf(name, planned);
 }
 
-function planOf(name: string, { title, asks, preview, binds, detail, timeoutMs }: WorkerPlanned): DetailedPlan {
+function planOf(name: string, planned: WorkerPlanned): DetailedPlan {
+  const { title, asks, preview, binds } = planned;
   return {
     title: title || name,
     asks: asks.map(askOfMessage),
-    detail,
     ...(binds.length > 0 && { binds: binds.map((absolute) => ({ absolute })) }),
-    ...(detail.length > 0 && { contentDigest: createHash("sha256").update(detail).digest("hex") }),
     ...(preview && { inspect: async () => ({ preview: () => preview }) }),
+    ...boundDetail(planned),
+  };
+}
+
+/** Returns the detail of a plan, bound by its digest, and the limit of its time. */
+export function boundDetail({ detail, timeoutMs }: Pick<WorkerPlanned, "detail" | "timeoutMs">) {
+  return {
+    detail,
+    ...(detail.length > 0 && { contentDigest: createHash("sha256").update(detail).digest("hex") }),
     ...(timeoutMs > 0 && { timeoutMs }),
   };
 }

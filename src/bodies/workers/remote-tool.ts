@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import type { Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { WorkerCallSchema, WorkerPlanned, WorkerTool } from "../../../gen/opencode/tool/v1/worker_pb.ts";
@@ -8,7 +7,7 @@ import { bindTool, defineTool } from "../../tool/define-tool.ts";
 import { ExecutorLost, NotEntered, ToolFailure } from "../../tool/errors.ts";
 import type { RemoteBodies, RemoteCall, RemoteRun } from "../../tool/remote.ts";
 import type { Plan, PlanContext, Tool, ToolContext } from "../../tool/tool.ts";
-import { keepOfWorker } from "../worker-tool.ts";
+import { boundDetail, type DetailedPlan, keepOfWorker, noDetail } from "../worker-tool.ts";
 import { askProblem, type IsClosed, mayAsk, textOfDeclaration } from "./declared-tool.ts";
 import { runRemoteBody } from "./remote-body.ts";
 import { templateAsks, titleOf } from "./templates.ts";
@@ -37,13 +36,6 @@ export interface RemoteHost extends RemoteBodies {
   plan(call: MessageInitShape<typeof WorkerCallSchema>): Promise<WorkerPlanned | undefined>;
 }
 
-/** A plan with what the worker wants back at the start. */
-interface RemotePlan extends Plan {
-  detail: Uint8Array;
-}
-
-const noDetail = new Uint8Array();
-
 /** Makes the tool that a worker declares. Throws if a schema of it is not valid. */
 export function remoteTool({ declared, worker, rights }: DeclaredTool, host: RemoteHost): Tool {
   const {
@@ -58,7 +50,7 @@ export function remoteTool({ declared, worker, rights }: DeclaredTool, host: Rem
     keep,
   } = declared;
   const text = textOfDeclaration(declared);
-  const defined = defineTool<JsonObject, RemotePlan>({
+  const defined = defineTool<JsonObject, DetailedPlan>({
     ...{ name, description, fleet: worker, input: inputSchema, remote: host },
     ...(outputSchema && { outputSchema }),
     // What an approver allowed for always holds for what the worker declared then.
@@ -71,7 +63,7 @@ export function remoteTool({ declared, worker, rights }: DeclaredTool, host: Rem
     ...(providers.length > 0 && { providers }),
     ...(timeoutMs > 0 && { timeoutMs }),
     ...(keep && { keep: keepOfWorker(keep) }),
-    async plan(input: JsonObject, ctx): Promise<RemotePlan> {
+    async plan(input: JsonObject, ctx): Promise<DetailedPlan> {
       const asked = { title: titleOf(declared, input), asks: templateAsks(declared, input) };
       if (!declared.plans) return { ...asked, detail: noDetail };
       const planned = await host.plan(callOf(declared, tool.definition.definitionId, input, ctx));
@@ -119,14 +111,14 @@ function planOf(
   { title, asks }: Pick<Plan, "title" | "asks">,
   planned: WorkerPlanned,
   isClosed: IsClosed,
-): RemotePlan {
+): DetailedPlan {
   const refuse = (why: string) => new ToolFailure(why, { hadNoEffects: true });
   if (planned.problem !== "") throw refuse(visible(planned.problem));
   if (planned.binds.length > 0)
     throw refuse(`The worker ${worker} binds its plan to files, which only tool processes can.`);
   const wrong = planned.asks.find(({ permission }) => !mayAsk(permission, name, rights, isClosed));
   if (wrong !== undefined) throw refuse(`Nothing was asked: ${askProblem(wrong.permission, name, isClosed)}.`);
-  const { detail, preview, timeoutMs } = planned;
+  const { preview } = planned;
   return {
     title: planned.title === "" ? title : `${planned.title} (as ${worker} says)`,
     asks: [
@@ -136,10 +128,8 @@ function planOf(
         ...(always.length > 0 && { always }),
       })),
     ],
-    detail,
-    ...(detail.length > 0 && { contentDigest: createHash("sha256").update(detail).digest("hex") }),
     ...(preview && { inspect: async () => ({ preview: () => asSaidBy(worker, preview) }) }),
-    ...(timeoutMs > 0 && { timeoutMs }),
+    ...boundDetail(planned),
   };
 }
 
