@@ -260,7 +260,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   people: 2_490,
   policy: 8_800,
   reach: 2_140,
-  sandbox: 5_780,
+  sandbox: 5_740,
   sources: 1_180,
   store: 11_080,
   telemetry: 1_080,

@@ -17,10 +17,10 @@ export const gitSettings: readonly (readonly [name: string, value: string])[] = 
   ["submodule.recurse", "false"],
 ];
 
-/** Puts the settings into git's system file, where a command without our variables (`env -i`) finds them, too. */
-export type GitSystemFile = ReturnType<typeof createGitSystemFile>;
-
-/** Creates it. The host's own settings stay, before ours; a change of them is noticed by the next command. */
+/**
+ * Puts the settings into git's system file, where a command without our variables (`env -i`) finds them, too. The host's own
+ * settings stay, before ours; a change of them is noticed by the next command.
+ */
 export function createGitSystemFile() {
   let path: Promise<string | undefined> | undefined;
   let stored: { version: string; descriptor: number } | undefined;

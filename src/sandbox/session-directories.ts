@@ -6,12 +6,6 @@ import { isWithin } from "../core/paths.ts";
 import type { AgentConfinement } from "./confinement.ts";
 import type { LayerShare } from "./layers.ts";
 
-/**
- * Directories of session trees, whose commands share them: one for temporary files, which they see as /tmp and /var/tmp, and one
- * for the caches of tools, to which links in the home directory lead.
- */
-export type SessionDirectories = ReturnType<typeof createSessionDirectories>;
-
 /** The home directory, and the names of the caches in it that become links. */
 export interface CacheLinks {
   readonly home: string;
@@ -21,7 +15,10 @@ export interface CacheLinks {
 /** The directories that all programs of a machine share. */
 export const sharedTemporary: ReadonlySet<string> = new Set([tmpdir(), "/tmp", "/var/tmp"]);
 
-/** Creates the directories below `root`; without it, commands get empty ones. */
+/**
+ * Creates the directories of session trees below `root`, whose commands share them: one for temporary files, which they see as /tmp
+ * and /var/tmp, and one for the caches of tools, to which links in the home directory lead. Without `root`, commands get empty ones.
+ */
 export function createSessionDirectories(root: string | undefined, maxIdleMs = 86_400_000) {
   return {
     /**

@@ -45,9 +45,6 @@ export interface FilesToLoad {
   readonly expected?: ReadonlyMap<string, string>;
 }
 
-/** The tools and hooks of one source in one workspace, and the processes that loaded them. */
-export type ProcessSource = ReturnType<typeof createProcessSource>;
-
 /** A process that loaded one version. */
 interface Generation {
   readonly process: ToolProcess;
@@ -80,7 +77,7 @@ interface State {
   unregister(): void;
 }
 
-/** Creates a source; nothing is loaded yet. */
+/** Creates the tools and hooks of one source in one workspace, with the processes that load them; nothing is loaded yet. */
 export function createProcessSource(
   place: ToolProcessPlace,
   { kind, rank, isOptional = false }: { kind: WorkerFileKind; rank: number; isOptional?: boolean },

@@ -19,9 +19,6 @@ export interface PlaceNetwork extends NetworkRules {
   unavailable(reason: string): void;
 }
 
-/** Networks of session trees. */
-export type SessionNetworks = ReturnType<typeof createSessionNetworks>;
-
 /** An open network. */
 interface SessionNetwork {
   readonly id: number;
@@ -36,7 +33,7 @@ interface SessionNetwork {
   isClosed: boolean;
 }
 
-/** Creates the networks. The proxy and each network are opened when they are first used, and again after they failed. */
+/** Creates the networks of session trees. The proxy and each network are opened when they are first used, and again after they failed. */
 export function createSessionNetworks({ holdMs = maxHoldMs, idleMs = maxIdleMs, isRequired = false } = {}) {
   const networks = new Map<string, Promise<SessionNetwork>>();
   const byId = new Map<number, SessionNetwork>();
