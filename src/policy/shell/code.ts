@@ -66,11 +66,11 @@ export function commandCode(
   if (own !== undefined) {
     add("startup", valuesOf(plain, isShell ? "--rcfile --init-file" : (codeOptions.get(own) ?? "")));
     if (own === "python") add("script", modulesOf(plain).flatMap(filesOfModule));
-    for (const path of scripts)
-      add(
-        "script",
-        (endings.get(own) ?? []).map((ending) => path + ending),
-      );
+    const bare = scripts.filter((path) => !/\.\w+$/.test(path));
+    add(
+      "script",
+      bare.flatMap((path) => (endings.get(own) ?? []).map((ending) => path + ending)),
+    );
   }
   if (/^([gmn]?awk|g?sed|jq)$/.test(name)) add("script", valuesOf(plain, "-f --file --from-file"));
   if (name === "curl") add("startup", valuesOf(plain, "-K --config"));
@@ -103,7 +103,7 @@ const codeOptions: ReadonlyMap<string, string> = new Map(
   }),
 );
 
-/** What interpreters look for behind the name of a script, if that is no file. */
+/** What interpreters look for behind a name without a suffix, if it is no file. */
 const endings: ReadonlyMap<string, readonly string[]> = new Map(
   Object.entries({
     ...each("node tsx ts-node", [".js", ".cjs", ".mjs", ".json", ".ts", "/package.json", "/index.js"]),

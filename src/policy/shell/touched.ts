@@ -177,7 +177,7 @@ export async function addCode(
   }
 }
 
-/** Words by which a line runs code of places that are not looked at. */
+/** Words by which a line runs code that is not searched for. */
 const elsewhere: readonly (readonly [RegExp, string])[] = [
   [/(^|[\s'"])GIT_(COMMON_)?DIR=/, "hooks and settings of the repository that GIT_DIR names"],
   [/(^|[\s'"])PATH=/, "programs that the line finds by another PATH"],
