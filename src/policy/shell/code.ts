@@ -127,6 +127,9 @@ const tameDocker =
   /^(attach|commit|export|kill|load|login|logout|network|pause|pull|push|rename|restart|rm|rmi|save|search|start|stop|system|tag|unpause|volume|wait)$/;
 const tarPrograms = /^(-\w*[FI]|--(use-c|to-c|checkpoint-a|rsh|rmt|info-s|new-v))/;
 
+/** Letters that take no value where a letter behind them may, as in `make -sf FILE`. */
+const flagLetters = "BbdhkLnpqRrSsvw";
+
 /** Returns the values of options, as separate words, behind `=`, or for a letter in the same word. */
 function valuesOf(words: readonly string[], options: string): string[] {
   const names = options.split(" ").filter((name) => name !== "");
@@ -134,7 +137,9 @@ function valuesOf(words: readonly string[], options: string): string[] {
     names.flatMap((name) => {
       if (word === name) return words[i + 2] ?? [];
       if (word.startsWith(`${name}=`)) return word.slice(name.length + 1);
-      return /^-\w$/.test(name) && word.startsWith(name) ? word.slice(2) : [];
+      if (!/^-\w$/.test(name)) return [];
+      const rest = new RegExp(`^-[${flagLetters}]*${name[1]}(.*)$`, "s").exec(word)?.[1];
+      return rest === undefined ? [] : rest || (words[i + 2] ?? []);
     }),
   );
 }
