@@ -375,6 +375,10 @@ test("a link to code is switched, a directory of it is exchanged, a hook becomes
   for (const [line, change] of changes) expect((await answerAfter(service, line, change)).again, line).toBeDefined();
   for (const line of [...changes.map(([line]) => line), "git commit -m a", "git status", "docker build .", "sort --x"])
     expect((await answerAfter(service, line, async () => {})).again, line).toBeUndefined();
+  execFileSync("mkfifo", [at("pipe.sh")]);
+  const missingOf = async (line: string) => (await answerAfter(service, line, async () => {})).first.view?.missing;
+  for (const line of ["git commit -m a", "sh < /dev/null"]) expect(await missingOf(line), line).toEqual([]);
+  expect((await missingOf("timeout 1 sh pipe.sh"))?.join()).toContain("pipe.sh is not a file");
 });
 
 test("a line that runs code outside of the workspace: the request says that it is not bound", async () => {
