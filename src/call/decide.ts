@@ -376,7 +376,7 @@ async function bindPlan(
     }
     code[absolute] = sha256;
     if (sha256.length !== sha256Length) {
-      // Git's hooks are a directory.
+      // Among git's files is the directory of its hooks.
       const isUnbound = named.includes(file) && !absent.test(sha256) && !absolute.startsWith("/dev/");
       if (isUnbound) missing.add(`${unboundFiles}: ${external ? absolute : pattern} is ${sha256}`);
       continue;
@@ -407,8 +407,8 @@ const unboundFiles = "other files that it may run, and that may change after the
 const maxCodeFiles = 64;
 const maxCodeBytes = 8 * 1_048_576;
 const sha256Length = 64;
-/** What stands for the content of a file that does not exist. */
-const absent = /^(ENOENT|ENOTDIR|EISDIR)$/;
+/** Errors of a file that does not exist. */
+const absent = /^(ENOENT|ENOTDIR)$/;
 const codeUses: Readonly<Record<CodeUse, ViewFileUse>> = {
   script: ViewFileUse.SCRIPT,
   build: ViewFileUse.BUILD_INPUT,

@@ -42,7 +42,7 @@ export interface Dialect {
   edited(use: DelegatedUse, input: JsonObject): JsonObject | undefined;
   /** Refuses the tool. Always with a reason: without one some agents run it. */
   denied(reason: string): JsonObject;
-  /** Answers a hook after the tool; absent where the agent wants no answer for that. */
+  /** The answer to a hook after the tool; absent where the agent wants none. */
   readonly reported?: JsonObject;
   /** Returns the name that a tool of our MCP server has there; undefined for other tools. */
   ownToolName(tool: string, mcpName: string): string | undefined;

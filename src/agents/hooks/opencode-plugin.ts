@@ -1,7 +1,7 @@
 /**
  * Returns the source of our plugin for opencode, for its plugin directory. It runs a command for each use of a tool, with the JSON
- * that the dialect `opencode` reads on stdin, and throws unless the command allows the use: opencode then reports the error to the model and runs
- * nothing.
+ * that the dialect `opencode` reads on stdin, and throws unless the command allows the use: opencode then reports the error to the
+ * model and runs nothing.
  */
 export function opencodePlugin(command: readonly string[]): string {
   return source.replace("COMMAND", () => JSON.stringify(command));

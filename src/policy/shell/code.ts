@@ -103,7 +103,7 @@ const codeOptions: ReadonlyMap<string, string> = new Map(
   }),
 );
 
-/** What interpreters look for behind a name without a suffix, if it is no file. */
+/** The endings that interpreters try for a name without a suffix. */
 const endings: ReadonlyMap<string, readonly string[]> = new Map(
   Object.entries({
     ...each("node tsx ts-node", [".js", ".cjs", ".mjs", ".json", ".ts", "/package.json", "/index.js"]),
