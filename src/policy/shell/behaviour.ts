@@ -159,6 +159,8 @@ function runKnown(name: string, program: Program, words: readonly Word[], effect
 }
 
 function addOption({ name, means, value, at }: Option, effects: Effects, below?: Below): void {
+  if (/^(-w|--write-out)$/.test(name) && /^@|output/.test(value?.value ?? ""))
+    effects.dangers.push({ at, why: `${name} reads or writes a file` });
   if (!value || value.value === "-" || means === "text") return;
   if (/^[|!]/.test(value.value)) effects.dangers.push({ at, why: `${name} may run ${value.value}` });
   if (means === "read" && /[{}[\]]/.test(value.value) && /^(-T|--upload-file)$/.test(name))

@@ -411,7 +411,8 @@ function placesIn(options: readonly Option[]): { directory: string | undefined; 
 /** Adds the effects of options before the sub-command; returns the number of uses. */
 function addGlobals(options: readonly Option[], effects: Effects): number {
   for (const { name, value, at } of options) {
-    if (!harmlessGlobals.test(name))
+    // Like a `cd` it leads to another repository, which is judged where it is.
+    if (!harmlessGlobals.test(name) && !(name === "-C" && value && !value.glob && !value.status))
       effects.dangers.push({ at, why: `option ${name} changes which repository or programs git uses` });
     if (value) effects.uses.push(...usesIn(value, "look"));
   }

@@ -284,8 +284,13 @@ const set = /\[\^?(?:\[:[a-z]+:\]|[^\]\\[\n]|\\[^\]\n])+\]/y;
 
 /** Checks if an awk program neither runs programs nor opens other files; returns false where it is uncertain. */
 export function isTameAwk(program: string): boolean {
-  if (awkReaches.test(program) || program.replaceAll("||", "").includes("|")) return false;
-  return !program.includes(">") || !/\b(\d\w*)?print/.test(program);
+  if (awkReaches.test(program)) return false;
+  // In expressions and comments quotes need not come in pairs.
+  const isPaired = !/[/#]/.test(program);
+  const bare = (isPaired ? program.replace(/"(?:[^"\\\n]|\\.)*"/g, "0") : program).replaceAll("||", "");
+  if (bare.includes("|")) return false;
+  if (isPaired && !bare.includes('"')) return !/print[^;{}]*>/.test(bare);
+  return !bare.includes(">") || !bare.includes("print");
 }
 
 /** Names by which awk reaches programs and files. A number may stand before one without a space. */

@@ -457,12 +457,12 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     curl: {
       operands: "address",
       flag: "-s --silent -S --show-error -f --fail --fail-with-body -L --location -i --include -I --head -v --verbose -g --globoff -G --get -k --insecure -4 --ipv4 -6 --ipv6 -# --progress-bar -N --no-buffer --compressed --http1.1 --http2 --http3 --tlsv1.2 --tlsv1.3 -Z --parallel --no-progress-meter -h --help -V --version --raw --tcp-nodelay --path-as-is --post301 --post302 -a --retry-connrefused --retry-all-errors",
-      text: "-X --request -A --user-agent -e --referer -m --max-time --connect-timeout --retry --retry-delay --retry-max-time -u --user -r --range --max-redirs --limit-rate --oauth2-bearer --max-filesize -z --time-cond --keepalive-time -y -Y --data-raw --form-string",
+      text: "-X --request -A --user-agent -e --referer -m --max-time --connect-timeout --retry --retry-delay --retry-max-time -u --user -r --range --max-redirs --limit-rate --oauth2-bearer --max-filesize -z --time-cond --keepalive-time -y -Y -w --write-out --data-raw --form-string",
       data: "-H --header -d --data --data-ascii --data-binary --data-urlencode --json -F --form --url-query",
       read: "-T --upload-file --cacert --capath -E --cert --key --etag-compare",
       write:
         "-o --output -D --dump-header -c --cookie-jar --trace --trace-ascii --stderr --libcurl --hsts --alt-svc --etag-save",
-      run: "--output-dir -K --config -O --remote-name --remote-name-all -J --remote-header-name -x --proxy --preproxy --socks4 --socks5 --resolve --connect-to --next -: --url --netrc -n --netrc-file --netrc-optional --unix-socket --abstract-unix-socket --doh-url --dns-servers -w --write-out -q --disable --proto-default -b --cookie --engine --interface --variable --ipfs-gateway --location-trusted",
+      run: "--output-dir -K --config -O --remote-name --remote-name-all -J --remote-header-name -x --proxy --preproxy --socks4 --socks5 --resolve --connect-to --next -: --url --netrc -n --netrc-file --netrc-optional --unix-socket --abstract-unix-socket --doh-url --dns-servers -q --disable --proto-default -b --cookie --engine --interface --variable --ipfs-gateway --location-trusted",
     },
     wget: {
       operands: "address",

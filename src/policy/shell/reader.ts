@@ -177,6 +177,9 @@ const redirectOperators = ["<", ">", ">>", ">|", "&>", "&>>"] as const;
 const descriptors = /[12](?![^ \t\n;&|<>])/y;
 const quotedDelimiter = /[ \t]*(?:'\w+'|"\w+")(?=[ \t\n;&|])/y;
 
+const printedDocument = /\$\(cat[ \t]*<<[ \t]*(?:'\w+'|"\w+")\n/y;
+const endOfSubstitution = /\n[ \t\n]*\)/y;
+
 /** A word that is being read. */
 interface WordDraft extends Word {
   /** The number of `$?` that it contains. */
@@ -251,11 +254,27 @@ function readDoubleQuoted(cursor: Cursor, word: WordDraft): void {
     const character = cursor.text[cursor.at];
     if (character === '"') break;
     if (character === undefined) throw new Opaque("a quote that is not closed");
-    if (character === "$") readDollar(cursor, word, bareDollarInQuotes);
-    else if (character === "`") throw new Opaque("a command substitution");
+    if (character === "$") {
+      const printed = readPrinted(cursor);
+      if (printed === undefined) readDollar(cursor, word, bareDollarInQuotes);
+      else word.value += printed;
+    } else if (character === "`") throw new Opaque("a command substitution");
     else word.value += readEscapedInQuotes(cursor);
   }
   cursor.at += 1;
+}
+
+/**
+ * Reads a quoted here-document that `cat` alone prints into a word, as in `-m "$(cat <<'EOF' …)"`: its text, of which bash drops the
+ * last line ends. Undefined if none begins here.
+ */
+function readPrinted(cursor: Cursor): string | undefined {
+  // Of two here-documents it is not certain which one begins first.
+  const start = cursor.awaited.length === 0 ? take(cursor, printedDocument) : undefined;
+  if (start === undefined) return undefined;
+  const document = readHereDocument(cursor, start.split(/['"]/)[1] ?? "");
+  if (take(cursor, endOfSubstitution) === undefined) throw new Opaque("a command substitution");
+  return document.replace(/\n+$/, "");
 }
 
 function readEscapedInQuotes(cursor: Cursor): string {

@@ -95,7 +95,7 @@ function ofPipeline(join: Join, node: SyntaxNode): { join: Join; node: SyntaxNod
 function factsOfNode(node: SyntaxNode, text: string): string[] {
   if (node.type !== "Command" || !node.name) throw new Opaque("something that a second parser calls no simple command");
   const words = [node.name, ...node.args].map((word) =>
-    word.type === "Word" ? word.value : text.slice(word.pos, word.end),
+    word.type === "Word" ? textIn(word) : text.slice(word.pos, word.end),
   );
   const assignments = node.prefix.flatMap((item) => (item.type === "Assignment" ? [factOfAssignment(item)] : []));
   const redirects = node.redirects.map(factOfRedirect);
@@ -109,7 +109,26 @@ function factsOfNode(node: SyntaxNode, text: string): string[] {
 
 function factOfAssignment({ name, value, append, index }: Assignment): string {
   if (value.type !== "Word" || append || index) throw new Opaque("an assignment to a part of a variable");
-  return `assign ${name}=${value.value}`;
+  return `assign ${name}=${textIn(value)}`;
+}
+
+/** Returns the text of a word, in which a quoted here-document that `cat` alone prints stands for its text. */
+function textIn({ value, parts = [] }: Word): string {
+  if (!value.includes("$(cat")) return value;
+  const inner = parts.flatMap((part) => (part.type === "DoubleQuoted" ? part.parts : []));
+  return inner.reduce((text, part) => {
+    const printed = part.type === "CommandExpansion" ? printedBy(part.script) : undefined;
+    return printed === undefined ? text : text.replace(part.text, () => printed);
+  }, value);
+}
+
+function printedBy(script: Script | undefined): string | undefined {
+  const [statement, ...others] = script?.commands ?? [];
+  const command = statement?.command;
+  if (command?.type !== "Command" || command.name?.value !== "cat" || others.length > 0) return undefined;
+  const [document, ...more] = [...command.args, ...command.prefix, ...command.redirects];
+  if (document?.type !== "HereDoc" || more.length > 0) return undefined;
+  return factOfRedirect(document).slice("input ".length).replace(/\n+$/, "");
 }
 
 /** Describes a redirect; empty for one that only joins or drops streams. */

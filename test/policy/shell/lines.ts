@@ -43,8 +43,14 @@ export function lineMaker(next: () => number, programs: readonly string[]): () =
     ]);
   const inSingle = () =>
     `'${some(() => pick(["a", " ", '"', "$x", "`", "\\", "\n", ";", "|", "*", "#", "é", "  ", "\t", "!"]), 4)}'`;
+  const printed = () => {
+    const quote = pick(["'", "'", "'", '"', ""]);
+    const text = some(() => pick(["a\n", "\n", "$(p)\n", "`'\n", '")\n', "EOF)\n", " EOF\n", "\\\n"]), 3);
+    const end = pick(["\n)", "\n)", "\n)", "\n \n\t)", ")", "\np)", " )"]);
+    return `$(cat${pick([" ", " ", "  ", " -n "])}<<${pick(["", "", " ", "-"])}${quote}EOF${quote}${pick(["", "", "", " ", " | p"])}\n${text}EOF${end}`;
+  };
   const inDouble = () =>
-    `"${some(() => pick(["a", " ", "'", "$?", "\\$", '\\"', "\\\\", "\\a", "\n", ";", "|", "*", "#", "$", "é", "\\`", "!", "~", "{a,b}"]), 4)}"`;
+    `"${some(() => pick([printed(), "a", " ", "'", "$?", "\\$", '\\"', "\\\\", "\\a", "\n", ";", "|", "*", "#", "$", "é", "\\`", "!", "~", "{a,b}"]), 4)}"`;
   const escaped = () => `\\${pick([" ", "a", "$", "'", '"', "\\", ";", "|", "&", "*", "#", "~", "{", "(", "=", "\n"])}`;
   const special = () =>
     pick([
@@ -65,6 +71,7 @@ export function lineMaker(next: () => number, programs: readonly string[]): () =
       "$a",
       "${a}",
       "$(p)",
+      printed(),
       "$'a'",
       "\\\n",
       "\r",
