@@ -149,6 +149,7 @@ const code: readonly (readonly [line: string, file: string, bound: "content" | "
   ["git lg", ".git/config", "content"],
   ["git -C inner commit -m a", "inner/.git/hooks/pre-commit", "content"],
   ["git --git-dir inner/.git commit -m a", "inner/.git/config", "content"],
+  ["env -C inner git commit -m a", "inner/.git/hooks/pre-commit", "content"],
   ["git -C sub -C '' -C apply apply p.patch", "sub/apply/p.patch", "content"],
   ["cp list copy", "list", "unbound"],
 ];

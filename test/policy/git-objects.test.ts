@@ -121,6 +121,7 @@ test.each([
   "git -C bare status",
   "git --git-dir=bare status",
   "env git -C bare/../bare status",
+  "sudo -D bare git status",
 ])("%s asks, since git takes a directory for a repository that is none", async (command) => {
   expect((await planned(command, ".")).action).toBe(PermissionAction.ASK);
   expect((await planned(command.replaceAll("bare", "clean"), ".")).action, "control").toBe(PermissionAction.ALLOW);

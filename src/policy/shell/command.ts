@@ -263,13 +263,18 @@ function innerOf(inner: Inner, directory: string, depth: number): Command[] {
   return readWithin(inner.line, directory, depth);
 }
 
+/** Checks if a program, named with or without its directory, is git. */
+export const isGit = (program: string) => /(^|\/)git$/.test(program);
+
 /** Describes a command that runs in a directory, by paths from outside of it. */
 const movedTo = (to: string) => (command: Command) => {
-  const { uses, scripts, code } = command;
+  const { uses, scripts, code, programs } = command;
   const moved = (path: string) => pathIn(to, path);
+  // Also a sub-command of git that names nothing runs the hooks there.
+  const there: Use[] = programs.some(isGit) ? [{ path: ".", glob: false, as: "look", within: { as: "objects" } }] : [];
   return {
     ...command,
-    uses: uses.map((use) => ({
+    uses: [...uses, ...there].map((use) => ({
       ...use,
       ...(use.within ? { within: { ...use.within, at: moved(use.within.at ?? ".") } } : { path: moved(use.path) }),
       ...(use.trees && { trees: use.trees.map((tree) => ({ ...tree, from: moved(tree.from) })) }),

@@ -1,7 +1,7 @@
 import { basename, dirname, join, relative, resolve } from "node:path";
 import { type ExpandedAsk, factsOfCall } from "../model.ts";
 import { mergeRisks, risksOfCommands } from "../risk.ts";
-import { type Command, type LineReading, readCommands } from "./command.ts";
+import { type Command, isGit, type LineReading, readCommands } from "./command.ts";
 import { type Containment, contain } from "./containment.ts";
 import { type GitObjects, pathBeside, type Repository, type Use } from "./effects.ts";
 import { madeNames, nameCaution, pathsOf } from "./glob.ts";
@@ -133,9 +133,7 @@ async function repositoriesOf(
   found: Set<string>,
   files: Files,
 ): Promise<FoundRepository> {
-  const isGit =
-    programs.some((program) => /(^|\/)git$/.test(program)) || uses.some(({ within }) => within !== undefined);
-  if (!isGit) return {};
+  if (!programs.some(isGit) && !uses.some(({ within }) => within !== undefined)) return {};
   const own = await repositoryAt(cwd, files);
   const named = uses.flatMap(({ within }) => within?.at ?? []);
   const places = [...new Set(named)].map(async (at) => repositoryAt(await directoryOf(at, cwd, files), files));
