@@ -312,8 +312,8 @@ test("opencode runs nothing in a project with code that nobody accepted as it is
   writeFileSync(join(directory, "opencode.jsonc"), '{ // mine\n  "theme": "dark" }');
   expect(await before()).toMatchObject({ decision: "allow" });
 
-  const files = ["opencode.jsonc", ".opencode/plugins/z.ts", "deep/.opencode/tool/t.js"].map((name) =>
-    join(directory, name),
+  const files = ["opencode.jsonc", ".opencode/plugins/z.ts", ".opencode/plugin/.z.js", "deep/.opencode/tool/t.js"].map(
+    (name) => join(directory, name),
   );
   for (const file of files) {
     mkdirSync(dirname(file), { recursive: true });

@@ -1,6 +1,6 @@
-import { globSync, readFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
-import { readIfExists } from "../../core/read-files.ts";
+import { listNames, readIfExists } from "../../core/read-files.ts";
 import { digestOfText, findEntry } from "./file-change.ts";
 
 /** Digests of files that a person accepted, by path. */
@@ -24,8 +24,10 @@ export function findProjectPlugins({ directory, root, home }: Project): Accepted
   for (const above of directoriesUp(directory, root)) {
     if (above === home) continue;
     const settings = join(above, ".opencode");
-    const names = globSync("{plugin,plugins,tool,tools}/*.{ts,js}", { cwd: settings });
-    for (const name of names) found[join(settings, name)] = digestOfText(readFileSync(join(settings, name), "utf8"));
+    // Also names that begin with a dot.
+    for (const directory of ["plugin", "plugins", "tool", "tools"].map((name) => join(settings, name)))
+      for (const file of listNames(directory).filter((name) => /\.[tj]s$/.test(name)))
+        found[join(directory, file)] = digestOfText(readFileSync(join(directory, file), "utf8"));
     for (const name of ["opencode.json", "opencode.jsonc"])
       for (const file of [join(above, name), join(settings, name)]) {
         const text = readIfExists(file);
