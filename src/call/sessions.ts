@@ -212,7 +212,7 @@ function outsideWorkspaces(
   const places = usable.map(([name, root]) => `${name} (${root})`).join(", ") || "none";
   return new RequestError(
     ErrorReason.UNKNOWN_WORKSPACE,
-    `the directory ${directory} lies in no workspace of the token "${id}"; it may act in: ${places}. Configure the directory under [workspaces]`,
+    `the directory ${directory} lies in no workspace of the token "${id}"; it may act in: ${places}. Configure the directory under [workspace]`,
     { workspace: directory },
   );
 }

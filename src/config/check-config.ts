@@ -16,10 +16,13 @@ export async function checkConfig(
   environment: Environment,
   tools: readonly TypedTool[],
 ): Promise<{ file: string; rules: number; tests: number; findings: Finding[]; notes: string[] }> {
-  const file = configFile(named ?? environment.env.TOOLGATE_CONFIG, environment);
+  const explicit = named ?? environment.env.TOOLGATE_CONFIG;
+  const file = configFile(explicit, environment);
   const { home } = environment;
   const service = isWorkspaceFile(file) ? undefined : readSettings(file, home);
   const read = service ?? (isWorkspaceFile(file) ? readWorkspaceSettings(file) : undefined);
+  if (!read && explicit === undefined)
+    return { file, rules: 0, tests: 0, findings: [], notes: ["the file does not exist: a service starts without it"] };
   if (!read) throw new ConfigError(`the configuration file ${file} does not exist; create it, or name another one`);
   const policy = readPolicy(read.settings, read.lineOf, home);
   const warnings = service === undefined ? [] : checkService(file, environment, service);

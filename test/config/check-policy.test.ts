@@ -188,6 +188,14 @@ describe("toolgate check-config", () => {
       stderr: expect.stringContaining("does not exist; create it"),
     });
   });
+
+  test("a user without the file that is read by default is as good as a start without it", async () => {
+    const { home } = write("");
+    expect(await main(["check-config"], { HOME: home })).toMatchObject({
+      code: 0,
+      stderr: expect.stringContaining("a service starts without it"),
+    });
+  });
 });
 
 test("a server does not start with a test that fails", async () => {

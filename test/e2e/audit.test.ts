@@ -126,6 +126,13 @@ test("the audit is exported as JSON lines, and verified there and at the server;
     JSON.parse(own[8] ?? ""),
   ];
   expect(online.stdout).toBe(`${sessionId}  9  ${here.hash}\n`);
+  // As of an export that failed.
+  const none = join(folder, "none.jsonl");
+  await writeFile(none, "");
+  expect(await toolgate(["audit", "verify", file, none], {})).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining(`${none} has no records`),
+  });
 
   const tampered = async (change: (lines: string[]) => string[]) => {
     await writeFile(file, change(own).join("\n"));

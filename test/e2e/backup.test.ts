@@ -1,10 +1,14 @@
-import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { type AddressInfo, createServer } from "node:net";
+import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { Code } from "@connectrpc/connect";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { toolgate } from "../cli/toolgate.ts";
-import { main } from "../main.ts";
+import { main, programEntry } from "../main.ts";
 import { connect, refusal } from "./clients.ts";
 import { ledger } from "./ledger.ts";
 import { read } from "./reading.ts";
@@ -137,4 +141,23 @@ test("the drill: back up under load, check an upgrade, kill, restore, compare, c
   expect(audit.entries.at(-2)?.record?.grants[0]?.tool).toBe("bash");
   const none = await refusal(person2.permissions.confirmGrant({ grantId: "grt_none" }));
   expect(none).toMatchObject({ code: Code.NotFound, reason: "NO_SUCH_GRANT" });
+});
+
+test("a backup that is killed leaves no file of its name", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-backup-"));
+  const silent = createServer().listen(0, "127.0.0.1");
+  onTestFinished(async () => {
+    silent.close();
+    await rm(folder, { recursive: true });
+  });
+  await once(silent, "listening");
+  const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`;
+  const args = ["backup", "copy.tar", "--server", url, "--token", "admin-token-for-tests"];
+  const env = { PATH: process.env.PATH, HOME: folder };
+  const child = spawn(process.execPath, [programEntry(), ...args], { cwd: folder, env, stdio: "ignore" });
+  const exited = once(child, "exit");
+  await expect.poll(() => readdir(folder)).toContain("copy.tar.partial");
+  child.kill("SIGKILL");
+  await exited;
+  expect(await readdir(folder)).toEqual(["copy.tar.partial"]);
 });

@@ -152,6 +152,7 @@ describe("on SQLite", () => {
     expect((await command("resume", "agent", "free")).stdout).toContain("resumed");
     expect((await command("stop")).stderr).toContain("nothing is stopped");
     expect((await command("resume")).code).toBe(2);
+    expect((await command("resume", "agent")).stderr).toContain("toolgate resume agent NAME");
   });
 });
 

@@ -67,17 +67,21 @@ async function* exportedIn(files: readonly string[], io: CliProcess): AsyncGener
 
 async function* exported(file: string, { stdin }: CliProcess): AsyncGenerator<AuditEntry> {
   const input = file === "-" ? stdin : createReadStream(file);
+  const fix = "use the output of `toolgate audit export`";
   let number = 0;
+  let isEmpty = true;
   for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) {
     number += 1;
     if (line.trim() === "") continue;
+    isEmpty = false;
     try {
       yield fromJsonString(AuditEntrySchema, line);
     } catch (cause) {
-      const fix = "use the output of `toolgate audit export`";
       throw new UsageError(`${file} line ${number} is not an audit entry`, fix, { cause });
     }
   }
+  // As when the export failed.
+  if (isEmpty) throw new UsageError(`${file} has no records, so nothing was verified`, fix);
 }
 
 /** The read part of a chain: the hash of each record by its number, and records whose predecessor was not read before them. */

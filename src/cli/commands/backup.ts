@@ -1,3 +1,4 @@
+import { existsSync } from "node:fs";
 import { type FileHandle, open, rename, rm } from "node:fs/promises";
 import type { Command } from "commander";
 import { withScreen, withServer } from "../command.ts";
@@ -24,27 +25,24 @@ export function defineBackup(command: Command, context: CliContext): void {
 
 /** Writes the backup under another name first, so that a file of this name is whole. */
 async function writeBackup({ operator }: ServerConnection, file: string): Promise<number> {
+  if (existsSync(file)) throw existing(file);
   const partial = `${file}.partial`;
-  await (await createFile(file)).close();
+  const written = await createFile(partial);
   let bytes = 0;
   try {
-    const written = await createFile(partial);
-    try {
-      for await (const { data } of operator.backup({}, { timeoutMs: 0 })) {
-        await written.writeFile(data);
-        bytes += data.byteLength;
-      }
-      await written.sync();
-      await rename(partial, file);
-    } catch (error) {
-      await rm(partial, { force: true });
-      throw error;
-    } finally {
-      await written.close();
+    for await (const { data } of operator.backup({}, { timeoutMs: 0 })) {
+      await written.writeFile(data);
+      bytes += data.byteLength;
     }
+    await written.sync();
+    // The rename would replace a file that was made meanwhile.
+    await (await createFile(file)).close();
+    await rename(partial, file);
   } catch (error) {
-    await rm(file, { force: true });
+    await rm(partial, { force: true });
     throw error;
+  } finally {
+    await written.close();
   }
   return bytes;
 }
@@ -52,10 +50,12 @@ async function writeBackup({ operator }: ServerConnection, file: string): Promis
 /** Creates a file that did not exist: what another user put there gets nothing. */
 async function createFile(file: string): Promise<FileHandle> {
   return await open(file, "wx", 0o600).catch((cause: unknown) => {
-    if (!(cause instanceof Error && "code" in cause && cause.code === "EEXIST")) throw cause;
-    throw new UsageError(`${file} exists already`, "remove it, or name a file that does not exist", { cause });
+    throw cause instanceof Error && "code" in cause && cause.code === "EEXIST" ? existing(file, cause) : cause;
   });
 }
+
+const existing = (file: string, cause?: Error) =>
+  new UsageError(`${file} exists already`, "remove it, or name a file that does not exist", { cause });
 
 const backupHelp = `
 Examples:

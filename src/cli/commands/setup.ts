@@ -312,8 +312,10 @@ async function addSettings(
   } catch (cause) {
     rmSync(next, { force: true });
     const why = cause instanceof Error ? cause.message : String(cause);
+    const since =
+      cause instanceof Error && "syscall" in cause ? "" : ", since a service would refuse it with these lines";
     throw new CommandError(
-      `${path} was not changed, since a service would refuse it with these lines: ${why.replaceAll(next, path)}`,
+      `${path} was not changed${since}: ${why.replaceAll(next, path)}`,
       "correct it, or add the lines yourself, then run the command again",
       exitCodes.failed,
       { cause },

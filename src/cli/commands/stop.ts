@@ -25,7 +25,7 @@ export function defineStop(command: Command, context: CliContext): void {
           if (stops.length === 0) screen.note("nothing is stopped");
           return;
         }
-        const stopped = await operator.stop({ target: targetOf(kind, name), reason });
+        const stopped = await operator.stop({ target: targetOf("stop", kind, name), reason });
         screen.show(StopResponseSchema, stopped, (paint) => [
           ...(stopped.stop ? [stopLine(stopped.stop, paint)] : []),
           `calls rejected: ${stopped.rejected}, cancelled: ${stopped.cancelled}`,
@@ -40,7 +40,7 @@ export function defineResume(command: Command, context: CliContext): void {
   defineTarget(command).action((kind: Kind | undefined, name: string | undefined) =>
     withServer(context, command, "approver", async ({ operator }, screen) => {
       if (kind === undefined) throw unnamed("resume");
-      const { stop } = await operator.resume({ target: targetOf(kind, name) });
+      const { stop } = await operator.resume({ target: targetOf("resume", kind, name) });
       if (stop) screen.show(StopRecordSchema, stop, (paint) => [`resumed  ${stopLine(stop, paint)}`]);
       else screen.note("it was not stopped; `toolgate stop` lists what is");
     }),
@@ -56,9 +56,13 @@ function defineTarget(command: Command): Command {
     .argument("[name]", "the name of the agent, or the id of the session");
 }
 
-function targetOf(kind: Kind, name: string | undefined): MessageInitShape<typeof StopTargetSchema> {
+function targetOf(
+  command: "stop" | "resume",
+  kind: Kind,
+  name: string | undefined,
+): MessageInitShape<typeof StopTargetSchema> {
   if (kind === "all") return { target: { case: "all", value: true } };
-  if (name === undefined) throw unnamed("stop");
+  if (name === undefined) throw unnamed(command);
   return { target: kind === "agent" ? { case: "agent", value: name } : { case: "sessionId", value: name } };
 }
 
