@@ -253,7 +253,7 @@ function openLanguageServers(
     searchPath: commandSearchPath(),
     async isTrusted(root) {
       const directory = workspaces.get(root);
-      return directory !== undefined && (await trust.get(directory)) !== undefined;
+      return directory !== undefined && (await trust.get(directory).catch(() => undefined)) !== undefined;
     },
     warn: (message, { server, reason }) => host.log.warn(message, { args: { lsp: server }, reason }),
   });

@@ -1,4 +1,4 @@
-import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import {
@@ -754,6 +754,20 @@ describe("a guard that is not loaded", () => {
     await trust(service);
     expect(await echo(service)).toMatchObject({ output: "x" });
     expect((await list(service)).problems).toEqual([]);
+  });
+
+  test("of a trusted workspace whose record is damaged denies each call, until it is trusted again", async () => {
+    const service = await serveWorkspace("");
+    await trust(service);
+    expect(await echo(service)).toMatchObject({ output: "x" });
+    const records = join(service.data, "trust");
+    const [record = ""] = await readdir(records);
+    await writeFile(join(records, record), '{ "directory"');
+    expect(await echo(service)).toMatchObject(denied);
+    expect(await echo(service)).toMatchObject(denied);
+    await trust(service);
+    expect(await readdir(records)).toEqual([record]);
+    expect(await echo(service)).toMatchObject({ output: "x" });
   });
 
   test.each([

@@ -184,6 +184,7 @@ function workspacePluginSource(
   const loaded = createProcessSource({ path, workspace }, { kind: WorkerFileKind.PLUGIN, rank, isOptional }, parts);
   let problems: Problem[] = [];
   let isGuardMissing = false;
+  let hasFailed = false;
 
   async function refresh(): Promise<void> {
     const readSince = Date.now();
@@ -193,7 +194,7 @@ function workspacePluginSource(
     const watched = () =>
       stamp.take([...directories, record, ...(sources?.watched ?? []), ...loaded.loadedFiles()], readSince);
     watched();
-    const trusted = await trust.get(workspace.directory);
+    const trusted = sources && (await trust.get(workspace.directory));
     problems = [];
     isGuardMissing = false;
     if (sources === undefined || trusted === undefined) {
@@ -222,12 +223,14 @@ function workspacePluginSource(
       const problem = isGuardMissing ? problems[0] : loaded.missing();
       return mode === "require" && problem ? pluginDenial(workspace.name, problem) : undefined;
     },
-    isCurrent: (seen) => mode === "off" || (stamp.isCurrent(seen) && !loaded.isDue()),
+    isCurrent: (seen) => mode === "off" || (!hasFailed && stamp.isCurrent(seen) && !loaded.isDue()),
     async refresh() {
       if (mode === "off") return;
+      hasFailed = false;
       await refresh().catch((error: unknown) => {
         problems = [{ path, line: 0, reason: error instanceof Error ? error.message : String(error) }];
         isGuardMissing = true;
+        hasFailed = true;
       });
     },
     describe: loaded.describe,

@@ -116,7 +116,8 @@ export function workspacePolicySource(workspace: { name: string; directory: stri
     isCurrent: stamp.isCurrent,
     async refresh() {
       stamp.take([path, trust.fileOf(workspace.directory)], Date.now());
-      const isTrusted = (await trust.get(workspace.directory)) !== undefined;
+      // Where it is unknown, the problem of the code says so.
+      const isTrusted = (await trust.get(workspace.directory).catch(() => undefined)) !== undefined;
       const present = await policyDigestIn(codeDirectory);
       const trusted = await trust.policyOf(workspace.directory);
       const isStale = isTrusted && present !== undefined && present !== trusted;

@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { readFileSync, statSync } from "node:fs";
-import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import * as z from "zod";
 import { readRegularFile } from "../../core/read-files.ts";
@@ -47,34 +47,41 @@ function recordFile(storeDirectory: string, workspace: string): string {
 export function createTrust(storeDirectory: string) {
   const fileOf = (workspace: string) => recordFile(storeDirectory, workspace);
   async function recordOf(workspace: string): Promise<Partial<z.infer<typeof record>>> {
+    const text = await readFile(fileOf(workspace), "utf8").catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== "ENOENT") throw error;
+    });
+    if (text === undefined) return {};
     try {
-      const found = record.parse(JSON.parse(await readFile(fileOf(workspace), "utf8")));
+      const found = record.parse(JSON.parse(text));
       return found.directory === workspace ? found : {};
-    } catch {
-      // A record that is missing or cannot be read grants nothing.
-      return {};
+    } catch (cause) {
+      throw new Error(`the record of trust is damaged; run: toolgate trust ${workspace}`, { cause });
     }
   }
+  /** For what trust only adds: a record that cannot be read grants nothing. */
+  const grantedBy = (workspace: string) => recordOf(workspace).catch((): Awaited<ReturnType<typeof recordOf>> => ({}));
   return {
     /** Returns the path of the record, which changes with it. */
     fileOf,
-    /** Returns the digest of the trusted code; undefined if none is trusted. */
+    /** Returns the digest of the trusted code; undefined if none is trusted. Throws if that is unknown: trusted code may guard calls. */
     get: async (workspace: string): Promise<string | undefined> => (await recordOf(workspace)).digest,
     /** Returns the SHA-256 of the trusted policy file; undefined if none is trusted. */
-    policyOf: async (workspace: string): Promise<string | undefined> => (await recordOf(workspace)).policy,
+    policyOf: async (workspace: string): Promise<string | undefined> => (await grantedBy(workspace)).policy,
     /** Returns the SHA-256 of each trusted skill, by its path in the workspace; undefined if the workspace is not trusted. */
     async skillsOf(workspace: string): Promise<ReadonlyMap<string, string> | undefined> {
-      const { digest, skills = {} } = await recordOf(workspace);
+      const { digest, skills = {} } = await grantedBy(workspace);
       return digest === undefined ? undefined : new Map(Object.entries(skills));
     },
     /** Trusts code by its digest; `policy` is the SHA-256 of the workspace's policy file, `skills` those of its skills by path. */
     async set(workspace: string, digest: string, policy?: string, skills = {}): Promise<void> {
       await mkdir(storeDirectory, { recursive: true, mode: 0o700 });
+      const next = `${fileOf(workspace)}.${process.pid}.new`;
       await writeFile(
-        fileOf(workspace),
+        next,
         `${JSON.stringify({ directory: workspace, digest, ...(policy !== undefined && { policy }), skills })}\n`,
-        { mode: 0o600 },
+        { mode: 0o600, flush: true },
       );
+      await rename(next, fileOf(workspace));
     },
     async remove(workspace: string): Promise<void> {
       await rm(fileOf(workspace), { force: true });
