@@ -351,6 +351,31 @@ test("login stores a sign-in for this user alone, a new code signs in another te
   expect(await toolgate(["asks"], second)).toMatchObject({ code: 0 });
 });
 
+test("a logout that does not reach the service keeps the sign-in, which can then be revoked", async () => {
+  const own = await startService();
+  const home = await mkdtemp(join(tmpdir(), "toolgate-logout-"));
+  onTestFinished(() => rm(home, { recursive: true }));
+  const { code } = await clientOf(CredentialService, own.url, "approver-token-for-tests").createCode({});
+  const env = () => ({ HOME: home, TOOLGATE_URL: own.url });
+  expect(await toolgate(["login", `${own.url}/#code=${code}`], env())).toMatchObject({ code: 0 });
+  const file = join(home, ".config/toolgate/credentials.json");
+  const stored = await readFile(file, "utf8");
+  const { server, token } = JSON.parse(stored).logins[0];
+  await own.kill();
+  expect((await toolgate(["logout"], env())).code).not.toBe(0);
+  expect(await readFile(file, "utf8")).toBe(stored);
+
+  await own.start();
+  // It listens elsewhere now.
+  await writeFile(file, stored.replace(server, own.url));
+  const signedOut = { code: 0, stderr: expect.stringContaining("signed out") };
+  expect(await toolgate(["logout"], env())).toMatchObject(signedOut);
+  expect(JSON.parse(await readFile(file, "utf8")).logins).toEqual([]);
+  expect(await refusal(infoOf(token, own.url))).toMatchObject({ reason: "UNAUTHENTICATED" });
+  await writeFile(file, stored.replace(server, own.url));
+  expect(await toolgate(["logout"], env()), "of a sign-in that ended meanwhile").toMatchObject(signedOut);
+});
+
 test("a tool reads neither the table nor the stored sign-ins", async () => {
   const { session } = await clientOf(SessionService, service.url, "caller-token-for-tests").createSession({
     agent: "free",

@@ -3,6 +3,7 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { hostname, userInfo } from "node:os";
 import { setTimeout as delay } from "node:timers/promises";
+import { Code, ConnectError } from "@connectrpc/connect";
 import type { Command } from "commander";
 import { CreateCodeResponseSchema, type SignInResponse } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import type { Person } from "../../../gen/opencode/tool/v1/permission_pb.ts";
@@ -183,11 +184,13 @@ export function defineLogout(command: Command, context: CliContext): void {
     withServer(context, command, "approver", async (server, screen) => {
       const { env } = context.io;
       const login = findLogin(server.url, env);
-      removeLogins(server.url, env);
       if (login === undefined) return screen.note(`no sign-in is stored for ${server.url}`);
-      await server
-        .as({ value: login.token, source: "the stored sign-in was sent" })
-        .credentials.revokeCredential(login);
+      const own = server.as({ value: login.token, source: "the stored sign-in was sent" });
+      // Until it is revoked this is the only copy of what can revoke it.
+      await own.credentials.revokeCredential(login).catch((error: unknown) => {
+        if (ConnectError.from(error).code !== Code.Unauthenticated) throw error;
+      });
+      removeLogins(server.url, env);
       screen.note(`signed out at ${server.url}`);
     }),
   );
