@@ -38,8 +38,13 @@ export interface SandboxSettings extends Confinement {
 export function readSandbox(settings: Settings, files: readonly string[]): SandboxSettings {
   const { agent, writable, readable, require, masks_max: maxMasks, memory_max, ...own } = settings.sandbox;
   const tables = [own, ...Object.values(agent)];
-  const keys = settings.tls_key === undefined ? [] : [settings.tls_key];
-  const tokens = settings.token.flatMap(({ file }) => (file === undefined ? [] : [file]));
+  const { tls_key, token, oidc, channel, audit_export, websearch, codesearch } = settings;
+  const secrets = [
+    ...[tls_key, websearch?.key_file, codesearch?.key_file],
+    ...token.map(({ file }) => file),
+    ...Object.values(oidc).map(({ client_secret_file }) => client_secret_file),
+    ...[...Object.values(channel), ...Object.values(audit_export)].map(({ secret_file }) => secret_file),
+  ];
   return {
     ...confinement(own),
     agents: new Map(Object.entries(agent).map(([name, other]) => [name, confinement({ ...own, ...other })])),
@@ -50,7 +55,7 @@ export function readSandbox(settings: Settings, files: readonly string[]): Sandb
     hasBooleanNetwork: tables.some(({ network }) => typeof network === "boolean"),
     writable: writable.map(canonicalPath),
     readable: readable.map(canonicalPath),
-    hidden: [...files, ...keys, ...tokens].map(canonicalPath),
+    hidden: [...files, ...secrets.filter((file) => file !== undefined)].map(canonicalPath),
   };
 }
 

@@ -1,5 +1,5 @@
 import { createHash, randomBytes } from "node:crypto";
-import { writeFileSync } from "node:fs";
+import { rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Role, WorkerRights } from "../core/principal.ts";
 import { isReadableBy } from "../core/readable-by.ts";
@@ -138,6 +138,8 @@ function refuseTwins(tokens: readonly Token[]): void {
 
 function ownToken(dataDirectory: string): { tokens: Token[]; generated: string } {
   const file = join(createPrivateDirectory(join(dataDirectory, "tokens")), "caller");
+  // A start on a full disk leaves the file empty.
+  if (statSync(file, { throwIfNoEntry: false })?.size === 0) rmSync(file);
   createToken(file);
   const rights = { id: "caller", roles: ["caller"] as const, agents: ["*"], workspaces: ["*"] };
   return {

@@ -97,6 +97,10 @@ describe("without any setting", () => {
     });
     expect(readdirSync(join(data, "tokens"))).toEqual(["caller"]);
     expect(load().tokens).toEqual(first.tokens);
+    // As a start on a full disk leaves it.
+    writeFileSync(file, "");
+    expect(load().tokens).toHaveLength(1);
+    expect(readFileSync(file, "utf8").trim()).not.toBe(token);
   });
 
   test("the loaded configuration is frozen", () => {
@@ -210,6 +214,36 @@ describe("the file", () => {
       readable: [join(home, ".ssh"), join(own, "sets")],
       hidden,
     });
+  });
+
+  test("hides each file with a secret from commands", () => {
+    const { load, home } = machine(`
+      public_url = "https://gate.example"
+      [oidc.corp]
+      issuer = "https://id.example"
+      client_id = "a"
+      client_secret_file = "client"
+      [[role_map]]
+      issuer = "corp"
+      group = "all"
+      roles = ["approver"]
+      [channel.ops]
+      kind = "webhook"
+      url = "https://a.example"
+      secret_file = "channel"
+      [audit_export.siem]
+      url = "https://b.example"
+      secret_file = "export"
+      [websearch]
+      provider = "exa"
+      key_file = "web"
+      [codesearch]
+      provider = "sourcegraph"
+      key_file = "code"`);
+    const own = join(home, ".config/toolgate");
+    const secrets = ["web", "code", "client", "channel", "export"];
+    for (const name of secrets) writeFileSync(join(own, name), `whsec_${"a".repeat(32)}`);
+    expect(load().sandbox.hidden).toEqual(["toolgate.toml", ...secrets].map((name) => join(own, name)));
   });
 
   test("requires a sandbox if it says so, also with the default profile", () => {
