@@ -1,6 +1,7 @@
 import { execFileSync } from "node:child_process";
-import { appendFileSync, createWriteStream } from "node:fs";
-import { cp, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { once } from "node:events";
+import { appendFileSync, createReadStream, createWriteStream } from "node:fs";
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -202,6 +203,33 @@ describe("a backup", () => {
     await writeFile(join(directory, "toolgate.sqlite"), Buffer.alloc(8_192, 1));
     const { before } = await restoreInto(directory, file);
     expect(await readFile(join(before ?? "", "toolgate.sqlite"))).toEqual(Buffer.alloc(8_192, 1));
+    expect((await openIn(directory)).adopted).toBeUndefined();
+  });
+
+  test("is not restored over a store that a service opened while it was read", async () => {
+    const file = await backUp(await openUsed(await newFolder()));
+    const directory = await newFolder();
+    await (await openIn(directory)).calls.close();
+    const slow = join(await newFolder(), "backup.tar");
+    execFileSync("mkfifo", [slow]);
+    const restored = expect(restoreInto(directory, slow)).rejects.toThrow(`in use by process ${process.pid}`);
+    const pipe = createWriteStream(slow);
+    await once(pipe, "open");
+    await openIn(directory);
+    await pipeline(createReadStream(file), pipe);
+    await restored;
+    const names = await readdir(directory);
+    expect(names.filter((name) => /restore/.test(name))).toEqual([]);
+  });
+
+  test("replaces what is left of a store without its database", async () => {
+    const file = await backUp(await openUsed(await newFolder()));
+    const directory = await newFolder();
+    await writeFile(join(directory, "toolgate.sqlite-wal"), "left");
+    await mkdir(join(directory, "output"));
+    await writeFile(join(directory, "output", "left"), "left");
+    const { before = "" } = await restoreInto(directory, file);
+    expect((await readdir(before)).toSorted()).toEqual(["output", "toolgate.sqlite-wal"]);
     expect((await openIn(directory)).adopted).toBeUndefined();
   });
 

@@ -38,13 +38,15 @@ export interface RestoredStore extends AdoptedCopy {
 export async function restoreBackup(file: string, directory: string, endOpenCall: EndOpenCall): Promise<RestoredStore> {
   await mkdir(directory, { recursive: true, mode: 0o700 });
   checkUnused(directory);
-  const before = existsSync(join(directory, databaseName)) ? placeOfBefore(directory) : undefined;
   const unpacked = await mkdtemp(join(directory, "restore-"));
   try {
     const manifest = await unpack(file, unpacked);
     const adopted = await adopt(unpacked, endOpenCall);
     await giveToOwner(unpacked, await stat(directory));
+    // A hook or a browser may have started the service meanwhile, by its socket.
+    checkUnused(directory);
     breakGuard(directory);
+    const before = moved.some((name) => existsSync(join(directory, name))) ? placeOfBefore(directory) : undefined;
     if (before !== undefined) await moveAside(directory, before);
     for (const name of [outputDirectory, databaseName, guardName]) {
       await rename(join(unpacked, name), join(directory, name)).catch(unlessMissing);
@@ -74,9 +76,12 @@ function placeOfBefore(directory: string): string {
   return join(directory, `before-restore-${new Date().toISOString().replaceAll(/[:.]/g, "-")}`);
 }
 
+/** The files of a store; without its database the others would count as parts of the one that is restored. */
+const moved = [databaseName, `${databaseName}-wal`, `${databaseName}-shm`, outputDirectory];
+
 async function moveAside(directory: string, before: string): Promise<void> {
   await mkdir(before, { mode: 0o700 });
-  for (const name of [databaseName, `${databaseName}-wal`, `${databaseName}-shm`, outputDirectory]) {
+  for (const name of moved) {
     await rename(join(directory, name), join(before, name)).catch(unlessMissing);
   }
 }
