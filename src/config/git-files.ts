@@ -47,6 +47,7 @@ export function createGitFiles(home: string): (workspace: { root: string; direct
 }
 
 const maxKnown = 1_000;
+const maxNested = 1_000;
 const maxRepositories = 100;
 const maxBytes = 1_048_576;
 /** The tick of file systems' timestamps: two changes in one tick have the same stamp. */
@@ -95,20 +96,27 @@ function readNamed(home: string, root: string, directory: string): Known {
     for (const file of [join(common, "config"), join(own, "config.worktree")]) readSettings(file, [top]);
     const modules = join(top, ".gitmodules");
     const submodules = [...settingsIn(readFile(modules) ?? "")].filter(({ name }) => name === "submodule.*.path");
-    nested.push(...submodules.map(({ value }) => resolve(top, value)));
+    for (const { value } of submodules) addNested(resolve(top, value));
     const trees = join(common, "worktrees");
     sources.set(trees, stampOf(trees));
     for (const name of listNames(trees)) {
       const entry = readFile(join(trees, name, "gitdir"))?.trim();
-      if (entry !== undefined) nested.push(dirname(resolve(trees, name, entry)));
+      if (entry !== undefined) addNested(dirname(resolve(trees, name, entry)));
     }
     return true;
   }
 
-  const nested: string[] = [];
+  /** Every judgement checks each of them, so that a hostile list of submodules would hold up all calls. */
+  function addNested(top: string): void {
+    if (nested.size < maxNested) nested.add(top);
+  }
+
+  const nested = new Set<string>();
   const tops = levels(root, directory).filter(readRepository);
-  for (let top = nested.pop(); top !== undefined && tops.length < maxRepositories; top = nested.pop())
-    if (top.startsWith(root + sep) && !tops.includes(top) && readRepository(top)) tops.push(top);
+  // A set goes on with what is added meanwhile.
+  for (const top of nested)
+    if (tops.length < maxRepositories && top.startsWith(root + sep) && !tops.includes(top) && readRepository(top))
+      tops.push(top);
   for (let at = dirname(root); tops.length === 0 && at !== dirname(at); at = dirname(at))
     if (readRepository(at)) tops.push(at);
   const ofUser = [join(home, ".gitconfig"), join(home, ".config/git/config"), "/etc/gitconfig"];

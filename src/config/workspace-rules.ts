@@ -67,12 +67,14 @@ export function createWorkspaceRules({
   }
 
   return ({ root, directory }, agent) => {
-    const lists = directoriesOf(root, directory).flatMap((level): LayerRules[] => {
-      const file = join(level, workspaceFile);
+    const files = directoriesOf(root, directory).map((level) => join(level, workspaceFile));
+    const present = files.filter((file) => stampNow(file) !== undefined);
+    if (present.length > maxFiles) return [tooManyFiles(present.length)];
+    return present.flatMap((file): LayerRules[] => {
       const found = read(file, root);
       if (found === undefined) return [];
       const source = visible(relative(root, file));
-      const isTrusted = level === root && found.sha256 !== undefined && found.sha256 === trustedPolicy(root);
+      const isTrusted = file === files[0] && found.sha256 !== undefined && found.sha256 === trustedPolicy(root);
       const widens = isTrusted && found.problem === undefined ? ({ widens: true } as const) : {};
       const rules = found.rulesFor(agent);
       const refused = !isTrusted && rules.some(({ when }) => when) ? untrustedCondition(source) : undefined;
@@ -81,7 +83,6 @@ export function createWorkspaceRules({
         { layer: PermissionLayer.WORKSPACE, source, rules, ...(why !== undefined && { problem: why }), ...widens },
       ];
     });
-    return lists.length > maxFiles ? [tooManyFiles(lists.length)] : lists;
   };
 }
 

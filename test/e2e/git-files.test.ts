@@ -82,3 +82,14 @@ test("files that settings of git name ask for each change by a tool or command, 
   git("init", "-q");
   expect(await write("tools/hooks/pre-push")).toBe("completed");
 });
+
+test("a list of submodules without end does not hold up the calls of its repository", async () => {
+  const service = await startService({ settings });
+  execFileSync("git", ["-C", service.workspace, "init", "-q"]);
+  const paths = Array.from({ length: 149_000 }, (_, i) => `path=${i % 10}\n`).join("");
+  await writeFile(join(service.workspace, ".gitmodules"), `[submodule "a"]\n${paths}`);
+  const { newSession, tools } = connect(service, "caller");
+  const sessionId = await newSession();
+  const { part } = await tools.callTool({ sessionId, tool: "bash", input: { command: "echo ran" }, waitMs: 60_000 });
+  expect(part?.state.value).toMatchObject({ output: "ran\n" });
+});
