@@ -64,7 +64,7 @@ function readNamed(home: string, root: string, directory: string): Known {
   function readFile(file: string): string | undefined {
     sources.set(file, stampOf(file));
     const { text, changedMs } = contentOf(file);
-    isOld &&= changedMs === undefined || Date.now() - changedMs > tickMs;
+    isOld &&= changedMs === undefined || Math.abs(Date.now() - changedMs) > tickMs;
     return text;
   }
 

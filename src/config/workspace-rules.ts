@@ -144,7 +144,7 @@ function load(file: string, root: string, home: string): PolicyFile {
       const stats = fstatSync(opened);
       if (!stats.isFile()) throw new Error("it is not a regular file");
       if (stats.size > maxBytes) throw new Error(`it has ${stats.size} bytes, over the limit of ${maxBytes}`);
-      isOld = Date.now() - stats.ctimeMs > tickMs;
+      isOld = Math.abs(Date.now() - stats.ctimeMs) > tickMs;
       text = readFileSync(opened, "utf8");
     } finally {
       closeSync(opened);

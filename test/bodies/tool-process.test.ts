@@ -96,6 +96,16 @@ test("a crash is named until the process runs again: at first at once, then afte
   expect(crashes).toHaveLength(4);
 });
 
+test("a clock that is set back prolongs no wait after a crash", async () => {
+  await crash();
+  await process.hello();
+  await crash();
+  await expect(connectionOf()).rejects.toThrow("next start follows in 1 s");
+  now -= 3_600_000;
+  expect(process.isDue()).toBe(true);
+  await connectionOf();
+});
+
 test("a process that was of use before it crashed is started again at once", async () => {
   await crash();
   await connectionOf();

@@ -123,7 +123,7 @@ export function createToolProcess(
       }),
     state: () => describe(state),
     memory: async () => (await state.running?.program.memory()) ?? 0,
-    isDue: () => state.problem !== "" && state.starting === undefined && starter.now() >= state.notBefore,
+    isDue: () => state.problem !== "" && state.starting === undefined && !mustWait(state),
     hold() {
       state.isHeld = true;
       clearTimeout(state.idle);
@@ -185,7 +185,7 @@ async function start(state: State): Promise<Running> {
   const { starter, place, load } = state;
   const now = starter.now();
   // The failure stays as it is: this was no attempt.
-  if (now < state.notBefore) throw new Error(`${state.problem}. The next start follows in ${secondsUntil(state)} s`);
+  if (mustWait(state)) throw new Error(`${state.problem}. The next start follows in ${secondsUntil(state)} s`);
   state.starts += 1;
   state.since = now;
   let running: Running | undefined;
@@ -252,7 +252,7 @@ function fail(state: State, problem: string): void {
   const { starter } = state;
   state.starting = undefined;
   state.running = undefined;
-  if (starter.now() < state.notBefore) return;
+  if (mustWait(state)) return;
   state.problem = problem;
   state.since = starter.now();
   state.failures += 1;
@@ -280,6 +280,12 @@ function describe(state: State): ToolProcessState {
 function withWords(reason: string, { lastWords }: StartedToolProcess): string {
   const words = lastWords();
   return words === "" ? reason : `${reason}; it printed last: ${words}`;
+}
+
+/** Checks if the next start is still to come. A clock that was set back does not prolong the wait. */
+function mustWait({ notBefore, starter }: State): boolean {
+  const leftMs = notBefore - starter.now();
+  return leftMs > 0 && leftMs <= maxWaitMs;
 }
 
 const secondsUntil = ({ notBefore, starter }: State) => Math.ceil((notBefore - starter.now()) / 1_000);

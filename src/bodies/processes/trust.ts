@@ -124,9 +124,11 @@ export function createFileStamp() {
 
 function stampOf(paths: readonly string[], seen: PathStamps): PathStamp {
   const stamps = paths.map((path) => stampOfPath(path, seen));
+  // A time that is still to come is of a clock that was set back, and no later change has it.
+  const next = Date.now() + tickMs;
   return {
     text: stamps.map(({ text }) => text).join("\n"),
-    changed: Math.max(0, ...stamps.map(({ changed }) => changed)),
+    changed: Math.max(0, ...stamps.map(({ changed }) => (changed > next ? 0 : changed))),
   };
 }
 
