@@ -368,7 +368,6 @@ export const variants: Readonly<Record<string, readonly Variant[]>> = {
       "git send-email x",
       "git stash show --output=x",
       "git log --output x",
-      "git -C src status",
       "git --namespace=x log",
       "find . -execdir id \\;",
       "find . -ok id \\;",
