@@ -245,7 +245,7 @@ test("files import each other in no circle", () => {
  * number in its commit, which says why.
  */
 const maxLinesOf: Readonly<Record<string, number>> = {
-  agents: 4_220,
+  agents: 4_223,
   "ai-sdk": 310,
   approval: 2_600,
   bodies: 7_080,

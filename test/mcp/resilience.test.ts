@@ -167,6 +167,22 @@ test("a call that outlives its client is found by toolgate_wait in another sessi
   await stranger.close();
 });
 
+test("a call whose wait met a service that was away is continued by the same call, and runs once", async () => {
+  const client = await connectStdio(service, { name: "hasty" });
+  const call = bash("echo ran >> once.txt");
+  const handle = /"call_id":"([^"]+)"/.exec(textOf(await client.callTool(call)))?.[1];
+  await service.kill();
+  const waiting = client.callTool({ name: "toolgate_wait", arguments: { call_id: handle } });
+  await expect(waiting).rejects.toThrow("Toolgate is not running");
+  await service.start();
+  await approve("echo ran >> once.txt");
+  await expect.poll(() => exists("once.txt")).toBe(true);
+  await client.callTool(call);
+  expect(await requestsFor("echo ran >> once.txt")).toEqual([]);
+  expect(await readFile(join(service.workspace, "once.txt"), "utf8")).toBe("ran\n");
+  await client.close();
+});
+
 describe("a client that opens links", () => {
   const library = { capabilities: { elicitation: { url: {} } } };
   const ways = [

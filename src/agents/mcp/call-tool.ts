@@ -141,6 +141,10 @@ async function followCall(
       isEnough: ({ permissions }) => asksForLink && permissions.length > 0,
     });
     if (held.view && isEnded(held.view.part)) await reports?.reach(held.view.part.revision, signal);
+  } catch (error) {
+    // Whether the service has the call is unknown: the same call again asks it.
+    leaveUncollected();
+    throw error;
   } finally {
     reports?.stop();
   }
