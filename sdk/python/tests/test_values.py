@@ -1,7 +1,10 @@
 """Values and texts, without a service."""
 
+from pathlib import Path
+
 import pytest
 
+from toolgate._connection import find_server
 from toolgate._gen.error_reason_pb2 import ErrorReason
 from toolgate._gen.tool_pb2 import ToolErrorReason
 from toolgate._json import from_struct, to_struct
@@ -27,3 +30,22 @@ def test_each_reason_of_a_call_has_a_next_step() -> None:
 
 def test_next_steps_of_requests_belong_to_reasons_of_the_contract() -> None:
     assert {f"ERROR_REASON_{name}" for name in REQUEST_STEPS} <= set(ErrorReason.keys())
+
+
+@pytest.mark.parametrize(
+    ("url", "is_sent"),
+    [
+        ("127.0.0.1:7420", True),
+        ("http://localhost", True),
+        ("http://[::1]:1", True),
+        ("https://127.0.0.1.evil.example", False),
+    ],
+)
+def test_the_local_token_is_for_this_machine_alone(
+    url: str, is_sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "caller").write_text("local\n")
+    monkeypatch.setenv("TOOLGATE_DATA", str(tmp_path))
+    monkeypatch.delenv("TOOLGATE_TOKEN", raising=False)
+    assert find_server(url, None, None).token == ("local" if is_sent else None)

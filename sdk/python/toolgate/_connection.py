@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -63,7 +64,10 @@ def find_server(url: str | None, token: str | None, ca: str | None, *, is_caller
 def is_loopback(url: str) -> bool:
     """Checks that a URL names this machine."""
     host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # another name, also one that begins like an address
+        return False
 
 
 def _local_token() -> str | None:
