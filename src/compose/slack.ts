@@ -9,11 +9,11 @@ import type { Accounts } from "../people/accounts.ts";
 import { type ChannelAnswerCheck, notShown } from "../reach/channel-answers.ts";
 import { readTarget } from "../reach/post.ts";
 import { createSlackCall, shownInSlack } from "../reach/slack.ts";
-import { startSlackSocket } from "../reach/slack-socket.ts";
+import { type SlackChannel, startSlackSocket } from "../reach/slack-socket.ts";
 import type { ServiceStore } from "../store/record-tables.ts";
 import type { Replica } from "./replica.ts";
 
-/** Receives the answers that people give in Slack, over a socket for each such channel; returns how to end that. */
+/** Receives the answers that people give in Slack, over a socket for each app; returns how to end that. */
 export function startSlack(
   { channels, publicUrl = "" }: Pick<Config, "channels" | "publicUrl">,
   parts: {
@@ -24,29 +24,34 @@ export function startSlack(
     log: Logger;
   },
 ): () => Promise<void> {
-  const sockets = channels.flatMap(({ slack, ...channel }) =>
-    slack ? [startSocket({ ...channel, ...slack }, publicUrl, parts)] : [],
-  );
+  const settings = channels.flatMap(({ slack, ...channel }) => (slack ? [{ ...channel, ...slack }] : []));
+  const sockets = [...Map.groupBy(settings, ({ app }) => app).values()].map((ofApp) => {
+    const [{ url, appToken } = { url: "", appToken: "" }] = ofApp;
+    const target = readTarget(url);
+    return startSlackSocket({
+      openSocket: createSlackCall(target, appToken),
+      ...{ domain: target.url.hostname, log: parts.log },
+      channels: ofApp.map((channel) => slackChannel(channel, publicUrl, parts)),
+    });
+  });
   return async () => void (await Promise.all(sockets.map(({ close }) => close())));
 }
 
 type SlackSettings = Config["channels"][number] & Required<Config["channels"][number]>["slack"];
 
-function startSocket(
-  { name, url, to, content, app, team, appToken, botToken }: SlackSettings,
+function slackChannel(
+  { name, url, to, content, app, team, botToken }: SlackSettings,
   publicUrl: string,
-  { replica: { calls, permissions }, store, check, accounts, log }: Parameters<typeof startSlack>[1],
-) {
-  const target = readTarget(url);
+  { replica: { calls, permissions }, store, check, accounts }: Parameters<typeof startSlack>[1],
+): SlackChannel {
   const through: Principal = {
     ...{ id: `channel:${name}`, roles: new Set(), agents: ["*"], workspaces: ["*"] },
     lineage: [`channel:${name}`],
     answersOwn: false,
   };
-  return startSlackSocket({
-    openSocket: createSlackCall(target, appToken),
-    call: createSlackCall(target, botToken),
-    ...{ app, team, to, content, publicUrl, domain: target.url.hostname, log },
+  return {
+    call: createSlackCall(readTarget(url), botToken),
+    ...{ app, team, to, content, publicUrl },
     answers: {
       personOf: accounts.personOf,
       link: (account, code) => accounts.link(account, code, name),
@@ -61,5 +66,5 @@ function startSocket(
         await calls.answer(principal, workspaceRoot(workspace), response);
       },
     },
-  });
+  };
 }

@@ -53,7 +53,7 @@ function textsOf(request: PermissionRequest, content: ChannelContent): object {
  * question, changes a file, or has a text or a program that is behind the link.
  */
 export function shownWhole(request: PermissionRequest): string[] | undefined {
-  const { view, preview, question, warnings } = request;
+  const { view, preview, question, warnings, permission, display } = request;
   const isBehindLink = preview !== undefined && (preview.diff !== "" || preview.url !== "");
   if (view?.complete !== true || view.files.length > 0 || isBehindLink || question.length > 0) return undefined;
   const lines = viewLines(request);
@@ -61,7 +61,9 @@ export function shownWhole(request: PermissionRequest): string[] | undefined {
   const { text = "", command = "" } = preview ?? {};
   const isShown = (effect: string) => effect === "" || lines.some((line) => line.text === visible(effect));
   if (!isShown(text) || !isShown(command)) return undefined;
-  const shown = [...lines.map(({ name, text }) => `${name}: ${text}`), ...warnings].map(visibleLine);
+  // Such as the directory that a link of the input leads to.
+  const asked = display.filter((text) => !isShown(text)).map((text) => `${permission}: ${text}`);
+  const shown = [...lines.map(({ name, text }) => `${name}: ${text}`), ...asked, ...warnings].map(visibleLine);
   return Buffer.byteLength(shown.join("")) <= maxTextBytes ? shown : undefined;
 }
 

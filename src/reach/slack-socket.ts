@@ -28,10 +28,9 @@ export interface SlackReply {
   readonly message: string;
 }
 
-/** Options of the answers of one channel. */
-export interface SlackSocketOptions {
-  /** The calls with the token of the app, and with that of the bot. */
-  readonly openSocket: SlackCall;
+/** A channel whose answers a socket brings. */
+export interface SlackChannel {
+  /** The calls with the token of the bot. */
   readonly call: SlackCall;
   /** The app, its team and the channel: what comes from elsewhere is dropped. */
   readonly app: string;
@@ -39,9 +38,16 @@ export interface SlackSocketOptions {
   readonly to: string;
   readonly content: ChannelContent;
   readonly publicUrl: string;
+  readonly answers: SlackAnswers;
+}
+
+/** Options of the socket of one app. Slack gives each answer to one socket of an app, so its channels share it. */
+interface SlackSocketOptions {
+  /** The calls with the token of the app. */
+  readonly openSocket: SlackCall;
   /** Domain of the sockets; that of the API. */
   readonly domain: string;
-  readonly answers: SlackAnswers;
+  readonly channels: readonly SlackChannel[];
   readonly log: Logger;
 }
 
@@ -54,9 +60,10 @@ const ackMs = 2_500;
 const callMs = 10_000;
 const maxEnvelope = 262_144;
 
-/** Receives the answers of a channel over a socket that this replica opens, until it is closed. */
-export function startSlackSocket(options: SlackSocketOptions): { close(): Promise<void> } {
-  const { openSocket, domain, log } = options;
+/** Receives the answers of an app's channels over a socket that this replica opens, until it is closed. */
+export function startSlackSocket({ openSocket, domain, channels, log }: SlackSocketOptions): {
+  close(): Promise<void>;
+} {
   const closing = new AbortController();
   const { signal } = closing;
 
@@ -67,7 +74,7 @@ export function startSlackSocket(options: SlackSocketOptions): { close(): Promis
     const socket = new WebSocket(url);
     socket.addEventListener("message", ({ data }) => {
       if (typeof data !== "string" || data.length > maxEnvelope) return;
-      receive(options, socket, slackObject(data)).catch((cause: unknown) => {
+      receive(channels, socket, slackObject(data)).catch((cause: unknown) => {
         log.warn("an answer in Slack was not taken", { error: cause instanceof Error ? cause.message : "" });
       });
     });
@@ -145,18 +152,22 @@ const object = (value: unknown): Read => (typeof value === "object" && value !==
 const text = (value: unknown): string => (typeof value === "string" ? value : "");
 
 /** Handles one envelope, and acknowledges it in time in any case, since Slack sends it again otherwise. */
-async function receive(options: SlackSocketOptions, socket: WebSocket, envelope: Read): Promise<void> {
+async function receive(channels: readonly SlackChannel[], socket: WebSocket, envelope: Read): Promise<void> {
   const id = text(envelope.envelope_id);
   if (id === "") return;
   const ack = (payload?: object) => socket.send(JSON.stringify({ envelope_id: id, ...(payload && { payload }) }));
   const payload = object(envelope.payload);
-  const sender = envelope.type === "interactive" ? senderOf(payload, options) : undefined;
-  if (sender === undefined) return ack();
+  const view = object(payload.view);
+  const metadata = slackObject(text(view.private_metadata));
+  const to = payload.type === "view_submission" ? metadata.to : object(payload.channel).id;
+  const channel = channels.find((channel) => channel.to === to);
+  const sender = channel && envelope.type === "interactive" ? senderOf(payload, channel) : undefined;
+  if (channel === undefined || sender === undefined) return ack();
   if (payload.type === "block_actions") {
     ack();
-    await onAction(options, payload, sender);
+    await onAction(channel, payload, sender);
   } else if (payload.type === "view_submission") {
-    const done = onSubmission(options, object(payload.view), sender);
+    const done = onSubmission(channel, view, metadata, sender);
     ack(await within(ackMs, done, () => undefined));
     await done;
   } else ack();
@@ -169,7 +180,7 @@ interface Sender {
 }
 
 /** Returns the sender of a payload; undefined for another app or team, and for accounts of other teams in a shared channel. */
-function senderOf(payload: Read, { app, team }: SlackSocketOptions): Sender | undefined {
+function senderOf(payload: Read, { app, team }: SlackChannel): Sender | undefined {
   const from = object(payload.user);
   const user = text(from.id);
   const isOurs = payload.api_app_id === app && object(payload.team).id === team;
@@ -190,26 +201,31 @@ function pressedOf(value: string, ts: string): Pressed | undefined {
   return { permissionId, digest, ts };
 }
 
-async function onAction(options: SlackSocketOptions, payload: Read, sender: Sender): Promise<void> {
-  const { call, to, answers } = options;
+async function onAction(channel: SlackChannel, payload: Read, sender: Sender): Promise<void> {
+  const { call, to, answers } = channel;
   const actions = Array.isArray(payload.actions) ? payload.actions : [];
   const action = object(actions[0]);
   const name = text(action.action_id);
   const isButton = actions.length === 1 && action.block_id === blockId && (name === "approve" || name === "reject");
   const pressed = pressedOf(text(action.value), text(object(payload.message).ts));
-  if (!isButton || pressed === undefined || object(payload.channel).id !== to) return;
+  if (!isButton || pressed === undefined) return;
   const personId = answers.personOf(sender.account);
-  const trigger = text(payload.trigger_id);
-  if (personId === "") await call("views.open", { trigger_id: trigger, view: linkView }, callSignal());
+  const open = (view: object) => call("views.open", { trigger_id: text(payload.trigger_id), view }, callSignal());
+  if (personId === "") await open({ ...linkView, private_metadata: JSON.stringify({ to }) });
   else if (name === "reject")
-    await call("views.open", { trigger_id: trigger, view: rejectView(action.value, pressed.ts) }, callSignal());
-  else await settle(options, sender, { ...pressed, personId, reply: PermissionReply.ONCE, message: "" });
+    await open({ ...rejectView, private_metadata: JSON.stringify({ to, value: action.value, ts: pressed.ts }) });
+  else await settle(channel, sender, { ...pressed, personId, reply: PermissionReply.ONCE, message: "" });
 }
 
 /** Handles the form of a code or of a rejection; returns what the form then shows, or undefined to close it. */
-async function onSubmission(options: SlackSocketOptions, view: Read, sender: Sender): Promise<object | undefined> {
-  const { team, answers } = options;
-  if (view.team_id !== team || view.app_id !== options.app) return undefined;
+async function onSubmission(
+  channel: SlackChannel,
+  view: Read,
+  { value, ts }: Read,
+  sender: Sender,
+): Promise<object | undefined> {
+  const { app, team, answers } = channel;
+  if (view.team_id !== team || view.app_id !== app) return undefined;
   const field = object(object(object(object(view.state).values)[blockId]).text);
   const typed = text(field.value).trim();
   if (view.callback_id === "link") {
@@ -217,11 +233,10 @@ async function onSubmission(options: SlackSocketOptions, view: Read, sender: Sen
     return why === undefined ? undefined : { response_action: "errors", errors: { [blockId]: why } };
   }
   if (view.callback_id !== "reject") return undefined;
-  const { value, ts } = slackObject(text(view.private_metadata));
   const pressed = pressedOf(text(value), text(ts));
   const personId = answers.personOf(sender.account);
   if (pressed === undefined || personId === "") return undefined;
-  await settle(options, sender, {
+  await settle(channel, sender, {
     ...pressed,
     personId,
     reply: PermissionReply.REJECT,
@@ -232,7 +247,7 @@ async function onSubmission(options: SlackSocketOptions, view: Read, sender: Sen
 
 /** Settles a request. A refusal is shown to the person alone; a message of a request that has ended is replaced by its outcome. */
 async function settle(
-  { answers, call, to, content, publicUrl }: SlackSocketOptions,
+  { answers, call, to, content, publicUrl }: SlackChannel,
   { user }: Sender,
   { permissionId, digest, ts, ...answer }: Pressed & Pick<SlackReply, "personId" | "reply" | "message">,
 ): Promise<void> {
@@ -276,10 +291,9 @@ const linkView = {
   ],
 };
 
-const rejectView = (value: unknown, ts: string) => ({
+const rejectView = {
   type: "modal",
   callback_id: "reject",
-  private_metadata: JSON.stringify({ value, ts }),
   title: plainText("Reject"),
   submit: plainText("Reject"),
   close: plainText("Cancel"),
@@ -292,4 +306,4 @@ const rejectView = (value: unknown, ts: string) => ({
       element: { type: "plain_text_input", action_id: "text", multiline: true, max_length: 1_000 },
     },
   ],
-});
+};

@@ -202,7 +202,11 @@ export function pressOf(action: "approve" | "reject" | "open", value: string, ts
 }
 
 /** Builds the payload of a form that was sent. */
-export function submitOf(callback: "link" | "reject", typed: string | null, metadata = "") {
+export function submitOf(
+  callback: "link" | "reject",
+  typed: string | null,
+  metadata = JSON.stringify({ to: slackIds.channel }),
+) {
   return {
     type: "view_submission",
     team: { id: slackIds.team, domain: "team" },

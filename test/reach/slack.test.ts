@@ -62,6 +62,11 @@ test("a message lets people approve only what it shows whole, at full content, w
   expect(blocksOf().json).toContain("command: git push --force");
   // What the message has anyway, such as a command line or the prompt of a task, is not behind the link.
   expect(blocksOf({ preview: { command: "git push --force" } }).buttons).toEqual(["open", "reject", "approve"]);
+  expect(blocksOf().json).not.toContain("bash: git push");
+  // A directory that only a link of the input leads to is part of what is shown.
+  const elsewhere = blocksOf({ permission: "external_directory", display: ["/etc/*"] });
+  expect(elsewhere.buttons).toEqual(["open", "reject", "approve"]);
+  expect(elsewhere.json).toContain("external_directory: /etc/*");
   const behindLink: [why: string, fields: Fields, content?: ChannelContent, mayApprove?: boolean][] = [
     ["no rule allows it", {}, "full", false],
     ["the content is risk", {}, "risk"],
@@ -72,6 +77,7 @@ test("a message lets people approve only what it shows whole, at full content, w
     ["a file changes", { preview: { diff: "+a" } }],
     ["a model reads what its input does not have", { preview: { text: "Steps of a skill" } }],
     ["a program starts that its input does not name", { preview: { command: "gopls serve" } }],
+    ["what it asks for is long", { display: ["a".repeat(3_001)] }],
     ["it asks a question", { question: [{ question: "Which?" }] }],
     ["it is long", { view: { tool: "bash", complete: true, input: [{ path: "/command", text: "a".repeat(3_001) }] } }],
   ];
@@ -135,6 +141,9 @@ async function start(store: "sqlite" | "redis", content = "full") {
     `public_url = "https://gate.example"\n${redis ? `store = "${redis.url}"\n` : ""}` +
     `[channel.ops]\nkind = "slack"\nurl = "${slack.url}"\nsecret_file = "${directory}/slack"\n` +
     `to = "${slackIds.channel}"\nteam = "${slackIds.team}"\ncontent = "${content}"\n` +
+    // Another channel of the same app.
+    `[channel.security]\nkind = "slack"\nurl = "${slack.url}"\nsecret_file = "${directory}/slack"\n` +
+    `to = "C0SECURITY"\nteam = "${slackIds.team}"\n` +
     '[[notify]]\npermission = "bash"\nchannels = ["ops"]\napprove = true\n[[notify]]\nchannels = ["ops"]\n';
   const service = await startService({ settings });
   const join_ = async (newPerson: string) => {
@@ -262,7 +271,7 @@ test("of forged, replayed, cross-team, cross-request and injected payloads none 
     press({ actions: [{ ...pressOf("approve", target.value, target.ts).actions[0], ...fields }] });
   const [id = "", digest = ""] = target.value.split(":");
   const [otherId = "", otherDigest = ""] = other.value.split(":");
-  const metadata = (value: unknown, ts: unknown = target.ts) => JSON.stringify({ value, ts });
+  const metadata = (value: unknown, ts: unknown = target.ts) => JSON.stringify({ to: slackIds.channel, value, ts });
   const submit = (fields: object, view: object = {}) => {
     const whole = submitOf("reject", "no", metadata(target.value));
     return { ...whole, ...fields, view: { ...whole.view, ...view } };
@@ -320,6 +329,8 @@ test("of forged, replayed, cross-team, cross-request and injected payloads none 
     submit({}, { app_id: "A0OTHER" }),
     submit({}, { callback_id: "approve" }),
     submit({}, { private_metadata: "" }),
+    submit({}, { private_metadata: JSON.stringify({ value: target.value, ts: target.ts }) }),
+    submit({}, { private_metadata: JSON.stringify({ to: "C0OTHER", value: target.value, ts: target.ts }) }),
     submit({}, { private_metadata: "{" }),
     submit({}, { private_metadata: metadata(`${id}:${otherDigest}`) }),
     submit({}, { private_metadata: metadata([target.value]) }),
