@@ -11,6 +11,8 @@ export interface Feed<T> {
   sessions: Pick<Sessions, "find" | "list">;
   /** Reads a page of a session's log; it is read and converted once for all readers that need it at the same time. */
   pageAfter(session: Session, seq: number): Promise<FeedPage<T>>;
+  /** Waits for what follows news at once. Readers that wait then go on together: writing to all clients in one go takes less. */
+  gather(): Promise<void>;
   /** Listeners of the readers for what no log has; `announceInFeed` calls them. */
   readonly listeners: Set<(session: Session, value: T) => void>;
 }
@@ -45,13 +47,12 @@ export function announceInFeed<T>({ listeners }: Feed<T>, session: Session, valu
 
 /**
  * Yields the events of all sessions that a reader may read and wants, in the order of each log, after its position and until the
- * signal is aborted; then it throws the reason. Readers pull, so a slow one costs one page of memory and delays no other. News wait
- * for `gatherMs`, so that what follows at once is read with them.
+ * signal is aborted; then it throws the reason. Readers pull, so a slow one costs one page of memory and delays no other.
  */
 export async function* followFeed<T>(
   feed: Feed<T>,
   reader: FeedReader,
-  { beatMs, gatherMs = 0, signal }: { beatMs: number; gatherMs?: number; signal: AbortSignal },
+  { beatMs, signal }: { beatMs: number; signal: AbortSignal },
 ): AsyncGenerator<FeedItem<T>, never> {
   const { position } = reader;
   const bell = createBell();
@@ -87,7 +88,7 @@ export async function* followFeed<T>(
       if (unread.size > 0 || announced.length > 0) continue;
       const left = beatAt - performance.now();
       if (left > 0 && (await bell.wait(left, signal)) === "news") {
-        if (gatherMs > 0) await delay(gatherMs);
+        await feed.gather();
         continue;
       }
       beatAt = performance.now() + beatMs;
@@ -247,11 +248,13 @@ interface FeedPage<T> extends StoredPage {
 /** Time for which a page is shared after it was read, in ms. News of its session end that earlier. */
 const sharedMs = 100;
 
-/** Creates the feed of a replica; `convert` gives an event the form in which it is sent. */
+/** Creates the feed of a replica; `convert` gives an event the form in which it is sent. Readers gather news for `gatherMs`. */
 export function createFeed<T>(
   { store, sessions }: Pick<Feed<T>, "store" | "sessions">,
   convert: (event: SessionEvent, session: Session) => Promise<T | undefined>,
+  gatherMs = 0,
 ): Feed<T> {
+  let gathered: Promise<void> | undefined;
   const shared = new Map<string, Map<number, Promise<FeedPage<T>>>>();
   // All listeners of a step are called before any reader that waits for it goes on.
   store.onNews(undefined, (id) => shared.delete(id));
@@ -270,6 +273,13 @@ export function createFeed<T>(
     store,
     sessions,
     listeners: new Set(),
+    async gather() {
+      if (gatherMs === 0) return;
+      gathered ??= delay(gatherMs).then(() => {
+        gathered = undefined;
+      });
+      await gathered;
+    },
     pageAfter(session, seq) {
       const pages = shared.get(session.id) ?? new Map<number, Promise<FeedPage<T>>>();
       shared.set(session.id, pages);

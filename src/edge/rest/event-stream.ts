@@ -29,7 +29,7 @@ export function createRestDomain({
 }): EventStreams & { sessions: Sessions } {
   const sources: EventSources = { calls, asks, outputs, roots };
   const domain = { sources, sessions, store: calls };
-  return { ...domain, feed: createFeed(domain, (event, session) => sessionFrames(sources, event, session)) };
+  return { ...domain, feed: createFeed(domain, (event, session) => sessionFrames(sources, event, session), gatherMs) };
 }
 
 /** A request for a stream. */
@@ -87,7 +87,7 @@ export async function sendEventStream(
       mayAccess(principal, session, "read") &&
       (workspace === undefined || workspaceRoot(session.workspace) === workspace);
     const reader = { sees, position, resumesAs: resumed && principal };
-    for await (const item of followFeed(feed, reader, { beatMs, gatherMs, signal })) {
+    for await (const item of followFeed(feed, reader, { beatMs, signal })) {
       if (item.kind === "begin") {
         await send(server("connected"));
         // Clients read everything again after this event.
