@@ -25,3 +25,17 @@ export function createRepeatedFailure<Failure>(
     },
   };
 }
+
+/** Limits the log lines about each name, of which there are few, to one a minute: strangers can cause such failures. */
+export function createRepeatedFailures<Failure>(report: (name: string, failure: Failure, count: number) => void) {
+  const byName = new Map<string, ReturnType<typeof createRepeatedFailure<Failure>>>();
+  return {
+    failed(name: string, failure: Failure): void {
+      const failures =
+        byName.get(name) ??
+        createRepeatedFailure<Failure>((failure, count) => report(name, failure, count), { intervalMs: 60_000 });
+      byName.set(name, failures);
+      failures.failed(failure);
+    },
+  };
+}

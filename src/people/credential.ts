@@ -35,6 +35,8 @@ export interface Credential extends CredentialRights {
   readonly sid?: string | undefined;
   /** True for a sign-in with a code that was entered elsewhere, and for devices that it added. */
   readonly isDeviceFlow?: boolean | undefined;
+  /** True for a sign-in with the code of a token, and for devices that it added: it proves no more than the token. */
+  readonly isOfToken?: boolean | undefined;
   /** The user of the operating system that signed in; absent if it is unknown or on another machine. */
   readonly uid?: number | undefined;
 }
@@ -103,9 +105,9 @@ export function credentialOf(
 /** Returns the record of a credential as the contract has it. */
 export function recordOf(credential: Credential, lastSeen = 0) {
   const { id, roles, agents, workspaces, worker, label, created, expires, revoked, issuer = "", uid } = credential;
-  const { personId = "" } = credential;
+  const { personId = "", isOfToken } = credential;
   return {
-    ...{ personId, method: personId === "" ? AnswerMethod.TOKEN : AnswerMethod.SESSION, lastSeen },
+    ...{ personId, method: personId === "" || isOfToken ? AnswerMethod.TOKEN : AnswerMethod.SESSION, lastSeen },
     id,
     roles: [...roles],
     agents: [...agents],

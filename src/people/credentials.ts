@@ -84,6 +84,7 @@ export function createCredentials({
         workspaces,
         endsAt: own ? endOf(own) : Number.POSITIVE_INFINITY,
         isDeviceFlow: own?.isDeviceFlow,
+        isOfToken: identity?.method === AnswerMethod.TOKEN,
         issuer: { id, lineage },
         endsWithIssuer: known.principalWithId(id) !== undefined,
         person: identity?.person,
@@ -112,6 +113,7 @@ export function createCredentials({
       const credential = {
         ...signedInBy(rights.issuer, person.id, made),
         ...(rights.isDeviceFlow && { isDeviceFlow: true }),
+        ...(rights.isOfToken && { isOfToken: true }),
         ...(uid !== undefined && { uid }),
       };
       try {
@@ -218,6 +220,8 @@ interface CodeRights extends CredentialRights {
   readonly endsAt: number;
   /** True if its creator signed in by device flow. */
   readonly isDeviceFlow?: boolean | undefined;
+  /** True if its creator is a token, or a sign-in with the code of one. */
+  readonly isOfToken?: boolean | undefined;
   /** Creator of the code; absent for a code of the service itself. */
   readonly issuer?: Issuer | undefined;
   /** True if the issuer is a credential, whose end ends the code. */

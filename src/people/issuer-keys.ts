@@ -12,7 +12,7 @@ interface Fetched {
 }
 
 /** Creates the keys of issuers: those of a file, or those that the issuer publishes. The last good ones serve for a day. */
-export function createIssuerKeys(now: () => number) {
+export function createIssuerKeys(now: () => number = () => performance.now()) {
   const fetched = new Map<string, Fetched>();
   const finders = new WeakMap<JSONWebKeySet, JWTVerifyGetKey>();
   let loading: Promise<typeof import("jose")> | undefined;

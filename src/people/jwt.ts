@@ -2,6 +2,7 @@ import { constants, hash, KeyObject, type SigningOptions, verify as verifySignat
 import type { JSONWebKeySet, JWTHeaderParameters, JWTPayload, JWTVerifyGetKey, JWTVerifyOptions } from "jose";
 import type { Logger } from "../core/logger.ts";
 import type { Principal } from "../core/principal.ts";
+import { createRepeatedFailures } from "../core/repeated-failure.ts";
 import { matcher } from "../policy/wildcard.ts";
 import type { CredentialRights } from "./credential.ts";
 import { createIssuerKeys } from "./issuer-keys.ts";
@@ -37,9 +38,12 @@ export function createJwtCallers({
   log: Logger;
 }): JwtCallers {
   const proofs = createProofs(rules, now);
-  const keys = createIssuerKeys(now);
+  const keys = createIssuerKeys();
   const keyObjects = new WeakMap<object, KeyObject>();
-  const warn = createSeldom(now, log);
+  const refusals = createRepeatedFailures<unknown>((address, error, count) => {
+    const reason = (error instanceof Error ? error.message : String(error)).slice(0, 500);
+    log.warn("a JWT was refused; compare it with the [[jwt]] of its issuer", { address, reason, count });
+  });
 
   async function verify(token: string, sha256: string): Promise<void> {
     const { decodeJwt } = await keys.load();
@@ -52,7 +56,7 @@ export function createJwtCallers({
         if (rules() === current) proofs.add(sha256, principal, expires);
         return;
       } catch (error) {
-        if (index === candidates.length - 1) warn(rule.issuer, error);
+        if (index === candidates.length - 1) refusals.failed(rule.issuer, error);
       }
     }
   }
@@ -161,22 +165,6 @@ function actorOf(payload: JWTPayload): string | undefined {
     actor = "act" in actor ? actor.act : undefined;
   }
   return found;
-}
-
-/** Logs why tokens of an issuer were refused, each reason at most once a minute. */
-function createSeldom(now: () => number, log: Logger): (issuer: string, error: unknown) => void {
-  const logged = new Map<string, number>();
-  return (issuer, error) => {
-    const reason = error instanceof Error ? error.message : String(error);
-    const name = `${issuer} ${reason}`.slice(0, 500);
-    if ((logged.get(name) ?? 0) > now() - 60_000) return;
-    if (logged.size > 100) logged.clear();
-    logged.set(name, now());
-    log.warn("a JWT was refused; compare it with the [[jwt]] of its issuer", {
-      address: issuer,
-      reason: reason.slice(0, 500),
-    });
-  };
 }
 
 const rsa = { padding: constants.RSA_PKCS1_PADDING };

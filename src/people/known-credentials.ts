@@ -27,7 +27,12 @@ export type KnownCredentials = ReturnType<typeof createKnownCredentials>;
 
 /** Entry of a secret, in the table or in the configuration. */
 type SecretRecord = ConfiguredToken &
-  Partial<Pick<Credential, "lineage" | "expires" | "revoked" | "personId" | "isDeviceFlow" | "created" | "issuer">>;
+  Partial<
+    Pick<
+      Credential,
+      "lineage" | "expires" | "revoked" | "personId" | "isDeviceFlow" | "isOfToken" | "created" | "issuer"
+    >
+  >;
 
 /** A secret in memory. */
 interface KnownSecret {
@@ -163,7 +168,9 @@ const isOwnProof = ({ personId, issuer, isDeviceFlow }: SecretRecord) =>
   personId !== undefined && issuer === undefined && isDeviceFlow !== true;
 
 /** Returns the roles of a secret. Those of a person of an identity provider follow from its groups now, whichever sign-in or device it is. */
-function rolesOf({ roles, personId, isDeviceFlow }: SecretRecord, { people, rules }: Standing): readonly Role[] {
+function rolesOf(record: SecretRecord, { people, rules }: Standing): readonly Role[] {
+  const { roles, personId, isDeviceFlow, isOfToken } = record;
+  if (isOfToken) return roles;
   const { person, claims = [] } = people.find(personId ?? "") ?? {};
   // Other issuers are no addresses: see Person.
   if (!person?.issuer.includes(":")) return roles;
@@ -176,7 +183,10 @@ function personWithin(ancestor: string, people: Pick<People, "find">): Person | 
   return (people.find(ancestor) ?? people.find(personOf(localIssuer, ancestor).id))?.person;
 }
 
-function identityOf({ id, personId, person: named }: SecretRecord, { people, rules, time }: Standing): Identity {
+function identityOf(
+  { id, personId, isOfToken, person: named }: SecretRecord,
+  { people, rules, time }: Standing,
+): Identity {
   if (personId === undefined) {
     if (named === undefined) return tokenIdentity(id);
     const person = personOf(named.issuer, named.subject);
@@ -185,7 +195,8 @@ function identityOf({ id, personId, person: named }: SecretRecord, { people, rul
   }
   const record = people.find(personId);
   const person = record && withGroups(record, rules, time);
-  return { person: person ?? personOf(localIssuer, personId), method: AnswerMethod.SESSION };
+  const method = isOfToken ? AnswerMethod.TOKEN : AnswerMethod.SESSION;
+  return { person: person ?? personOf(localIssuer, personId), method };
 }
 
 const rightsOf = ({ id, roles, agents, workspaces, worker }: Omit<Principal, "lineage" | "answersOwn">) => ({

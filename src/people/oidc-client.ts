@@ -2,6 +2,7 @@ import { hash, randomBytes } from "node:crypto";
 import type { Configuration, IDToken } from "openid-client";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../core/logger.ts";
+import { createRepeatedFailures } from "../core/repeated-failure.ts";
 import { RequestError } from "../core/request-error.ts";
 import { isSafeAddress } from "../core/safe-address.ts";
 import { fetchBounded } from "./bounded-fetch.ts";
@@ -32,6 +33,9 @@ export interface PendingFlow {
 /** Creates the client. `now` is the time of day, in ms. */
 export function createOidcClient(now: () => number, log: Logger) {
   const known = new Map<OidcProvider, { configuration: Configuration; time: number }>();
+  const refusals = createRepeatedFailures<string>((address, reason, count) =>
+    log.warn("the response of an identity provider was refused", { address, reason, count }),
+  );
 
   /** Reads the metadata of a provider; those of the last day serve while it is away. */
   async function configurationOf(provider: OidcProvider): Promise<Configuration> {
@@ -81,7 +85,7 @@ export function createOidcClient(now: () => number, log: Logger) {
   function refused(provider: OidcProvider, error: unknown): RequestError {
     if (isAway(error)) return away(provider, error);
     const reason = reasonOf(error);
-    log.warn("the response of an identity provider was refused", { address: provider.issuer, reason });
+    refusals.failed(provider.issuer, reason);
     return new RequestError(
       ErrorReason.UNAUTHENTICATED,
       `the sign-in at "${provider.name}" was refused (${reason}); begin it again`,

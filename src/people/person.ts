@@ -10,7 +10,8 @@ export const localIssuer = "local";
 /** Returns the person of an issuer. The key is (issuer, subject); a name can change, and two persons can have the same. */
 export function personOf(issuer: string, subject: string, name = "", groups: readonly string[] = []): Person {
   const id = `prs_${hash("sha256", JSON.stringify([issuer, subject]), "hex").slice(0, 32)}`;
-  return create(PersonSchema, { id, issuer, subject, name, groups: [...groups] });
+  // A name that was cut within a character, or sent so, could be stored and not be read again.
+  return create(PersonSchema, { id, issuer, subject, name: name.toWellFormed(), groups: [...groups] });
 }
 
 /** Creates a person who signs in with a code. The subject is never used again, so a later person of that name is another one. */

@@ -25,10 +25,15 @@ export function createProofs(rules: () => unknown, now: () => number) {
 
   return {
     has: (sha256: string): boolean => known.has(sha256),
-    /** Accepts a token until a time, in ms since the epoch; it makes room for it if there are too many. */
+    /** Accepts a token until a time, in ms since the epoch. If there are too many, the oldest of its issuer ends, else the oldest. */
     add(sha256: string, principal: Omit<Principal, "ended">, expires: number): void {
-      const oldest = known.entries().next().value;
-      if (known.size >= maxKnown && oldest !== undefined) end(...oldest);
+      if (known.size >= maxKnown) {
+        const entries = [...known];
+        const issuerOf = ({ identity }: Pick<Principal, "identity">) => identity?.person.issuer;
+        const own = entries.find(([, each]) => issuerOf(each.principal) === issuerOf(principal));
+        const replaced = own ?? entries[0];
+        if (replaced !== undefined) end(...replaced);
+      }
       const ending = new AbortController();
       known.set(sha256, { principal: { ...principal, ended: ending.signal }, expires, ending });
     },

@@ -194,7 +194,7 @@ export function createProviderSignIns({
     /** Ends the sign-ins that a provider's logout token names. */
     async logOut(name: string, token: string): Promise<void> {
       const provider = find(name);
-      const { sid, sub, before, forget } = await bounded(() => logoutTokens.verify(provider, token));
+      const { sid, sub, before, forget } = await logoutTokens.verify(provider, token);
       const isOfProvider = ({ personId = "" }: Credential) => people.find(personId)?.person?.issuer === provider.issuer;
       const isNamed = (credential: Credential) =>
         sid !== undefined && credential.sid !== undefined
@@ -283,7 +283,7 @@ interface EndedSession {
 
 /** Creates the check of logout tokens (OpenID Connect Back-Channel Logout 1.0). `now` is the time of day, in ms. */
 function createLogoutTokens(now: () => number) {
-  const keys = createIssuerKeys(now);
+  const keys = createIssuerKeys();
   /** The tokens that were taken, by issuer and `jti`, until they are too old. */
   const taken = new Map<string, number>();
 

@@ -18,6 +18,7 @@ export const credentialSchema: z.ZodType<Credential> = z.object({
   personId: z.string().min(1).optional(),
   sid: z.string().min(1).optional(),
   isDeviceFlow: z.boolean().optional(),
+  isOfToken: z.boolean().optional(),
   issuer: z.string().min(1).optional(),
   lineage: z.tuple([z.string().min(1)], z.string().min(1)).optional(),
   worker: z

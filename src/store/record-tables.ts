@@ -81,6 +81,13 @@ export async function openRecordTables(
   return Object.fromEntries(await Promise.all(opened)) as unknown as RecordTables;
 }
 
+/** Returns the JSON of a record. Throws if it could not be read again, such as text that is no Unicode. */
+export function readableJson<Schema extends DescMessage>(schema: Schema, record: MessageShape<Schema>): JsonValue {
+  const json = toJson(schema, record);
+  fromJson(schema, json);
+  return json;
+}
+
 /** Opens a table in a file of the data directory. Only its service changes the file. */
 export function openRecordTable<Schema extends DescMessage>(
   dataDirectory: string,
@@ -101,13 +108,18 @@ export function openRecordTable<Schema extends DescMessage>(
   return {
     current: () => records,
     async refresh() {},
-    put: (record) => changeAndRead((stored) => [...stored.filter(({ id }) => id !== record.id), record]),
+    async put(record) {
+      readableJson(schema, record);
+      await changeAndRead((stored) => [...stored.filter(({ id }) => id !== record.id), record]);
+    },
     async update<R extends Row | undefined>(id: string, next: (stored: Row | undefined) => R) {
       const made: { record?: R } = {};
       await changeAndRead((stored) => {
         const record = next(stored.find((each) => each.id === id));
         made.record = record;
-        return record === undefined ? stored : [...stored.filter((each) => each.id !== id), record];
+        if (record === undefined) return stored;
+        readableJson(schema, record);
+        return [...stored.filter((each) => each.id !== id), record];
       });
       return made.record as R;
     },

@@ -1,15 +1,18 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { request as httpRequest } from "node:http";
 import { connect as connectHttp2 } from "node:http2";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
+import { text } from "node:stream/consumers";
 import { Code, createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-node";
 import { expect, onTestFinished, test } from "vitest";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PersonService } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { defaultUrl } from "../../src/client/find-server.ts";
@@ -287,6 +290,49 @@ for (const store of ["SQLite", "Redis"]) {
     expect(await end).toMatchObject({ code: Code.Unauthenticated, reason: "UNAUTHENTICATED" });
   });
 }
+
+test.each([
+  ["of Connect", "application/json", (json: string) => Buffer.from(json)],
+  [
+    "of gRPC-Web",
+    "application/grpc-web+json",
+    (json: string) => Buffer.concat([Buffer.from([0, 0, 0, 0, json.length]), Buffer.from(json)]),
+  ],
+])("a request %s whose body comes after the end of its credential does nothing", async (_form, type, bodyOf) => {
+  const admin = as("admin-token-for-tests");
+  const { token, credential } = await admin.createToken({ label: "late", roles: ["caller"] });
+  const body = bodyOf(JSON.stringify({ title: `late ${type}` }));
+  const request = httpRequest(`${service.url}/opencode.tool.v1.SessionService/CreateSession`, {
+    method: "POST",
+    headers: {
+      ...{ authorization: `Bearer ${token}`, "content-type": type },
+      ...{ "content-length": body.length, expect: "100-continue" },
+    },
+  });
+  const answered = once(request, "response");
+  const taken = once(request, "continue");
+  request.flushHeaders();
+  await taken;
+  request.write(body.subarray(0, 8));
+  await admin.revokeCredential({ id: credential?.id ?? "" });
+  request.end(body.subarray(8));
+  const [response] = await answered;
+  expect(await text(response)).toMatch(/unauthenticated|grpc-status: 16/);
+  const { sessions } = await clientOf(SessionService, service.url, "admin-token-for-tests").listSessions({});
+  expect(sessions.map(({ title }) => title)).not.toContain(`late ${type}`);
+});
+
+test("a name that was cut within a character is stored so that the next start reads it", async () => {
+  const own = await startService();
+  const { code } = await clientOf(CredentialService, own.url, "admin-token-for-tests").createCode({ newPerson: "" });
+  const headers = { "content-type": "application/json", origin: own.url };
+  const body = `{"code":"${code}","name":"Ann \\ud83d"}`;
+  expect((await fetch(`${own.url}/console/sign-in`, { method: "POST", headers, body })).status).toBe(200);
+  await own.stop();
+  await own.start();
+  const { people } = await clientOf(PersonService, own.url, "admin-token-for-tests").listPeople({});
+  expect(people.map(({ person }) => person?.name)).toEqual(["Ann \ufffd"]);
+});
 
 test("the operator adds and revokes tokens in the table while the service runs", async () => {
   const env = { HOME: service.workspace };

@@ -3,8 +3,9 @@ import { mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promise
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { AnswerMethod } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Principal, Role } from "../../src/core/principal.ts";
-import { credentialOf, hashOfSecret } from "../../src/people/credential.ts";
+import { credentialOf, hashOfSecret, recordOf } from "../../src/people/credential.ts";
 import type { CredentialTable } from "../../src/people/ports.ts";
 import { openCredentialFile } from "../../src/store/credential-file.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
@@ -180,6 +181,25 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
     expect(lineageOf(device.token)).toEqual([root.credential.id, "operator"]);
     expect(lineageOf(agent.token)).toEqual([agent.credential.id, root.credential.id, "operator"]);
     expect(lineageOf("token-of-an-earlier-version")).toEqual(["old"]);
+  });
+
+  test("a sign-in with a token's code, and a device that it adds, prove and may do no more than the token", async () => {
+    const { table } = await open();
+    const named = {
+      ...{ id: "ann", roles: ["approver"] as const, agents: ["*"], workspaces: ["*"] },
+      ...{ sha256: hashOfSecret("ann-token"), person: { issuer: "https://id.example", subject: "ann" } },
+    };
+    const credentials = credentialsOver(await table(), Date.now, () => [named]);
+    let token = "ann-token";
+    for (const label of ["browser", "phone"]) {
+      const { code } = credentials.createCode(credentials.principalOf(digest(token)));
+      ({ token } = await credentials.signIn({ code, label }));
+      expect(credentials.principalOf(digest(token))).toMatchObject({
+        ...{ roles: new Set(["approver"]), lineage: ["ann"] },
+        identity: { person: { issuer: "https://id.example", subject: "ann" }, method: AnswerMethod.TOKEN },
+      });
+    }
+    expect(credentials.list().map((each) => recordOf(each).method)).toEqual([AnswerMethod.TOKEN, AnswerMethod.TOKEN]);
   });
 
   test("changes of two processes at the same time are all stored", async () => {

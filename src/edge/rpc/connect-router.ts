@@ -175,7 +175,12 @@ async function* reportErrors(
 }
 
 function routeRpc(router: ReturnType<typeof createConnectRouter>, { method, run }: Rpc, limits: EdgeLimits): void {
-  const serve = (request: never, handler: HandlerContext) => run(request, edgeContextOf(handler, limits));
+  const serve = (request: never, handler: HandlerContext) => {
+    const context = edgeContextOf(handler, limits);
+    // The credential may have ended since the headers came.
+    context.signal.throwIfAborted();
+    return run(request, context);
+  };
   // Connect has no type for the function of a method that is not known when the code is compiled.
   router.rpc(method, serve as never);
 }

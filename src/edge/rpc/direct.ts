@@ -173,6 +173,8 @@ async function runRpc(
   const { signal } = context;
   const body = await wire.read(request, bodyLimits(options, rpc.isPublic));
   const message = messages.decode(body);
+  // The credential may have ended since the headers came.
+  signal.throwIfAborted();
   if (rpc.kind === "unary") await sent.end(messages.encode(await rpc.run(message, context)));
   else await sendAll(rpc.run(message, context), sent, messages.encode, signal);
 }

@@ -1,8 +1,8 @@
-import { type DescMessage, fromJsonString, toJsonString } from "@bufbuild/protobuf";
+import { type DescMessage, fromJsonString } from "@bufbuild/protobuf";
 import type { ToolMemory } from "../../call/ports.ts";
 import type { RecordTable } from "../../core/record-table.ts";
 import { StoreUnusable } from "../errors.ts";
-import type { RecordKind, RecordOf } from "../record-tables.ts";
+import { type RecordKind, type RecordOf, readableJson } from "../record-tables.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createMarkedHash, type TablePlace } from "./marked-hash.ts";
@@ -41,7 +41,7 @@ export async function createRedisTable<Schema extends DescMessage>(
     current: () => records,
     refresh,
     async put(record) {
-      await hash.put(record.id, toJsonString(schema, record));
+      await hash.put(record.id, JSON.stringify(readableJson(schema, record)));
       await refresh();
     },
     async update(id, next) {
@@ -49,7 +49,7 @@ export async function createRedisTable<Schema extends DescMessage>(
         const found = await hash.get(id);
         const made = next(found === undefined ? undefined : readRecord(found));
         if (made === undefined) return made;
-        if (!(await hash.replace(id, found ?? "", toJsonString(schema, made)))) continue;
+        if (!(await hash.replace(id, found ?? "", JSON.stringify(readableJson(schema, made))))) continue;
         await refresh();
         return made;
       }
