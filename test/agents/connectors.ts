@@ -52,6 +52,8 @@ export interface Connector {
   subagent?(prompt: string): Steps;
   /** A use that writes this line into a shell that was approved and runs already. */
   terminal?(line: string): Script;
+  /** A use in a directory that the model names beside the command, for agents that let it. */
+  elsewhere?(command: string, directory: string): Script;
   /** A use of the agent's own tool that leaves the file `marker`. */
   script(command: string): Script;
   serve(script: Script): Promise<MockModel>;
@@ -156,6 +158,7 @@ export const connectors = {
       return isWaiting ? undefined : { namespace, tool: "wait_agent", input: { targets: [id], timeout_ms: 60_000 } };
     },
     script: (command) => [["go", [{ tool: "exec_command", input: { cmd: command } }]]],
+    elsewhere: (command, workdir) => [["go", [{ tool: "exec_command", input: { cmd: command, workdir } }]]],
     serve: serveResponses,
     async run(place, model, options) {
       if (options !== undefined) {

@@ -1,6 +1,6 @@
 import { spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer as createHttpServer } from "node:http";
 import { createServer as createHttp2Server, type ServerHttp2Stream } from "node:http2";
 import { type AddressInfo, createServer, type Server } from "node:net";
@@ -273,7 +273,19 @@ export function testHook(name: string, connector: Connector): void {
   );
 
   // A test that is skipped leaves the table as it is.
-  const { subagent } = connector;
+  const { subagent, elsewhere } = connector;
+  test.for(elsewhere === undefined ? [] : [elsewhere])(
+    "a command that the model starts in another directory is judged there",
+    async (elsewhere) => {
+      writeProject("sub/file", "");
+      const script = elsewhere("touch marker", join(service.workspace, "sub"));
+      const running = runTool(connector, service.workspace, right(), script);
+      const { metadata } = await answerNext(service, PermissionReply.ONCE);
+      await running;
+      expect(metadata).toMatchObject({ workdir: "sub" });
+      expect(existsSync(join(service.workspace, "sub/marker"))).toBe(true);
+    },
+  );
   test.for(subagent === undefined ? [] : [subagent])(
     "a tool of a subagent asks, and rejected it does not run",
     async (subagent, context) => {

@@ -120,6 +120,17 @@ describe.each(Object.entries(agents))("a hook of %s", (kind, agent) => {
   });
 });
 
+test("Gemini, which keeps fields that an approver removed, gets advice in place of such an edit", async () => {
+  const { run, tokenFile } = createHookHome("host-token-for-tests");
+  const flags = ["--server", service.url, "--token-file", tokenFile, "--uid", String(process.getuid?.())];
+  const recorded = JSON.parse(recordedLines("gemini-0.61.0", service.workspace)[0] ?? "");
+  const hook = { ...recorded, timestamp: "removed", tool_input: { command: "rm other", is_background: true } };
+  const running = run(["gemini", ...flags], JSON.stringify(hook));
+  await answerNext(service, PermissionReply.ONCE, { input: { command: "echo removed" } });
+  const reason = expect.stringContaining('repeat it as {"command":"echo removed"}');
+  expect((await running).answer).toMatchObject({ decision: "deny", reason });
+});
+
 test("a subagent of Codex asks as a task, and its tools belong to a child session with its name", async () => {
   const { run, tokenFile } = createHookHome("host-token-for-tests");
   const flags = ["--server", service.url, "--token-file", tokenFile, "--uid", String(process.getuid?.())];

@@ -123,7 +123,11 @@ export const gemini: Dialect = {
     return { isBefore, use: { kind: "gemini", foreignSession, foreignCallId, foreignTool, input, cwd }, result };
   },
   allowed: () => ({ decision: "allow" }),
-  edited: (_use, input) => ({ decision: "allow", hookSpecificOutput: { tool_input: input } }),
+  // It keeps each field that the answer does not have.
+  edited: (use, input) =>
+    Object.keys(use.input).every((key) => key in input)
+      ? { decision: "allow", hookSpecificOutput: { tool_input: input } }
+      : undefined,
   denied: (reason) => ({ decision: "deny", reason }),
   ownToolName: (tool, mcpName) => prefixed(`mcp_${mcpName}_`)(tool),
 };
