@@ -143,6 +143,25 @@ test("a decision that the agent no longer reads blocks", async () => {
   });
 });
 
+test("a report whose connection drops is sent again", async () => {
+  let reports = 0;
+  const url = await httpWith((request, response) => {
+    request.resume();
+    if (!request.url?.endsWith("/FinishCall")) response.end(begun);
+    else if (++reports === 1) response.destroy();
+    else response.end("{}");
+  });
+  const { run, tokenFile } = createHookHome("host-token-for-tests");
+  const send = (event: "PreToolUse" | "PostToolUse") =>
+    run(
+      ["claude", "--server", url, "--token-file", tokenFile, ...uid],
+      recordedClaudeHook(service.workspace, event, "Bash").text,
+    );
+  await send("PreToolUse");
+  expect(await send("PostToolUse")).toMatchObject({ code: 0, stderr: "" });
+  expect(reports).toBe(2);
+});
+
 test("a wrong token blocks", async () => {
   const { run, tokenFile } = createHookHome("no-token-of-this-service");
   const end = await run(["claude", "--server", service.url, "--token-file", tokenFile, ...uid], pre());

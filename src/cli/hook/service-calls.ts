@@ -16,8 +16,8 @@ export interface ServiceCalls extends DelegatedCalls {
 }
 
 /**
- * Creates the rpcs. A call that waits survives a restart of the service, so a request about one is repeated for a while when the
- * connection drops; any other failure is final.
+ * Creates the rpcs. A call that waits or runs survives a restart of the service, so a request about one is repeated for a while when
+ * the connection drops; any other failure is final.
  */
 export function createServiceCalls(url: string, send: SendRequest, { endsAt }: { endsAt: number }): ServiceCalls {
   let waitsSince = Number.NaN;
@@ -42,21 +42,21 @@ export function createServiceCalls(url: string, send: SendRequest, { endsAt }: {
     async begin(request) {
       // The repeats get the assignment, too, if the connection dropped after the call began.
       const named = { ...located(request), retryKey: randomDigits() };
-      for (;;) {
-        try {
-          const response = await beginOnce(named);
-          if (response.outcome.case === "waiting") waitsSince = performance.now();
-          return response;
-        } catch (error) {
-          const retriesUntil = Math.min(endsAt, waitsSince + (request.waitMs ?? 0) + maxOutageMs);
-          if (!isOutage(error) || !(performance.now() + retryMs < retriesUntil)) throw error;
-          await setTimeout(retryMs);
-        }
-      }
+      const response = await acrossOutages(
+        () => beginOnce(named),
+        () => Math.min(endsAt, waitsSince + (request.waitMs ?? 0) + maxOutageMs),
+      );
+      if (response.outcome.case === "waiting") waitsSince = performance.now();
+      return response;
     },
     async finish({ result, ...request }) {
       const { case: kind = "output", value = "" } = result ?? {};
-      return await send("FinishCall", { ...(request as JsonObject), [kind]: value }, answerMs);
+      const until = Math.min(endsAt, performance.now() + maxOutageMs);
+      const message = { ...(request as JsonObject), [kind]: value };
+      return await acrossOutages(
+        () => send("FinishCall", message, answerMs),
+        () => until,
+      );
     },
     async toolNames() {
       const names: string[] = [];
@@ -70,6 +70,18 @@ export function createServiceCalls(url: string, send: SendRequest, { endsAt }: {
       return names;
     },
   };
+}
+
+/** Repeats a request while the service is away, until a time on the clock of `performance.now()`. */
+async function acrossOutages<T>(request: () => Promise<T>, until: () => number): Promise<T> {
+  for (;;) {
+    try {
+      return await request();
+    } catch (error) {
+      if (!isOutage(error) || !(performance.now() + retryMs < until())) throw error;
+      await setTimeout(retryMs);
+    }
+  }
 }
 
 /** Checks whether the service is away: it stops, starts, or the connection ended. */
