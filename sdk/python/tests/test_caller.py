@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,57 @@ def test_a_time_limit_of_the_client_leaves_the_call_to_be_attached_to(
         approver.reply(ask, "once")
         assert first.result().output == "late\n"
     assert caller.call("bash", {"command": "echo late"}, session=session, call_id="c1").output == "late\n"
+
+
+def test_a_call_whose_events_were_removed_returns_its_stored_result(service: Service, caller: Client) -> None:
+    call = {"session": "ses_trimmed", "call_id": "c1", "agent": "free"}
+    assert caller.call("bash", {"command": "echo once"}, **call).output == "once\n"
+    service.kill()
+    with closing(sqlite3.connect(service.folder / "data" / "toolgate.sqlite", isolation_level=None)) as db:
+        # As the service removes them after a day.
+        [ordinal, last] = db.execute(
+            "SELECT session, max(seq) FROM log WHERE session = (SELECT ordinal FROM sessions WHERE id = 'ses_trimmed')"
+        ).fetchone()
+        db.execute("DELETE FROM log WHERE session = ?", (ordinal,))
+        db.execute("UPDATE sessions SET trimmed = ? WHERE ordinal = ?", (last, ordinal))
+    service.start()
+    assert caller.call("bash", {"command": "echo once"}, **call).output == "once\n"
+    with pytest.raises(RequestError) as refused:
+        list(caller.stream("bash", {"command": "echo once"}, **call))
+    assert (refused.value.reason, refused.value.call_id) == ("HISTORY_TRIMMED", "c1")
+
+
+def test_a_client_that_closes_cancels_its_aborted_calls(service: Service, caller: Client, approver: Client) -> None:
+    for number in range(20):
+        ids = {"session": f"ses_closing_{number}", "call_id": "c1"}
+        client = Client(service.url, token_of("caller"))
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(client.call, "bash", {"command": "true"}, cancel_on_abort=True, **ids)
+            opened(approver, ids["session"])
+            client.close()
+            assert isinstance(waiting.exception(), CancelledError)
+        assert caller.get(**ids).WhichOneof("state") == "error"
+
+
+def test_a_cancel_waits_for_a_call_whose_request_is_under_way(service: Service) -> None:
+    async def main() -> list[str]:
+        found = []
+        async with AsyncClient(service.url, token_of("caller")) as client:
+            for number in range(20):
+                ids = {"session": f"ses_early_{number}", "call_id": "c1"}
+                await client.create_session(ids["session"])
+                task = asyncio.create_task(client.call("bash", {"command": "true"}, cancel_on_abort=True, **ids))
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                try:
+                    found.append((await client.get(**ids)).WhichOneof("state") or "")
+                except RequestError:
+                    continue  # The task was cancelled before it sent the call.
+        return found
+
+    assert set(asyncio.run(main())) == {"error"}
 
 
 def test_an_answer_by_id_may_change_the_input(caller: Client, approver: Client, session: str) -> None:

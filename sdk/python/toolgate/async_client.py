@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
 from uuid import uuid4
 
+from grpc import StatusCode
 from grpc.aio import UsageError
 
 from toolgate._connection import find_server
@@ -22,6 +23,7 @@ from toolgate._gen.session_service_pb2 import CloseSessionRequest, CreateSession
 from toolgate._gen.tool_pb2 import PermissionReply, PermissionRequest, PermissionResponse, ToolPart
 from toolgate._gen.tool_service_pb2 import (
     ByteRange,
+    CallToolRequest,
     CancelToolRequest,
     ExecuteToolRequest,
     ExecuteToolResponse,
@@ -43,6 +45,12 @@ _REPLIES: dict[Reply, PermissionReply.ValueType] = {
     "always": PermissionReply.PERMISSION_REPLY_ALWAYS,
     "reject": PermissionReply.PERMISSION_REPLY_REJECT,
 }
+
+_WAIT_MS = 60_000
+"""Time that one request waits for the end of its call."""
+
+_ABORT_SECONDS = 10.0
+"""Time to cancel the call of a task that was cancelled."""
 
 _SHOWN = {None: Shown.SHOWN_UNKNOWN, "whole": Shown.SHOWN_WHOLE, "partial": Shown.SHOWN_PARTIAL}
 
@@ -107,6 +115,7 @@ class AsyncClient:
         self._opened: Rpc | None = None
         self._default_session = f"ses_{uuid4().hex}"
         self._stores: dict[str, str] = {}
+        self._aborts: set[asyncio.Task[None]] = set()
 
     @property
     def rpc(self) -> Rpc:
@@ -124,7 +133,9 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the connection. Calls go on."""
+        """Ends the connection, after the cancels of aborted calls. Other calls go on."""
+        if self._aborts:
+            await asyncio.wait(self._aborts)
         if self._opened is not None:
             await self._opened.close()
 
@@ -141,28 +152,30 @@ class AsyncClient:
 
         Raises CallError for a call that was refused or failed, and RequestError if the service did not accept it. If it has
         not ended within `timeout` seconds (default: no limit), WaitTimeoutError; the call goes on then, and also if this
-        task is cancelled, unless `cancel_on_abort` is true.
+        task is cancelled, unless `cancel_on_abort` is true. An integer beyond 2^53 in `input` is a ValueError: pass it as text.
         """
         options = _with_ids(options, self._default_session)
         session_id, call_id = options["session"], options["call_id"]
+        request = CallToolRequest(**_fields(tool, input or {}, options), wait_ms=_WAIT_MS)
         try:
             async with asyncio.timeout(timeout):
-                async for event in self.stream(tool, input, **options):
-                    if event.part.HasField("completed"):
-                        return CallResult(event.part)
-                    if event.part.HasField("error"):
-                        raise CallError(event.part)
+                request.expected_store_id = await self._store_of(session_id)
+                with _naming(request):
+                    while True:
+                        part = (await self.rpc.unary(self.rpc.tools.CallTool, request, seconds=None)).part
+                        if part.HasField("completed"):
+                            return CallResult(part)
+                        if part.HasField("error"):
+                            raise CallError(part)
         except TimeoutError as error:
-            if timeout is None or isinstance(error, WaitTimeoutError):
-                raise
-            raise WaitTimeoutError(session_id, call_id, timeout) from error
+            raise WaitTimeoutError(session_id, call_id, timeout or 0) from error
         except asyncio.CancelledError:
             if cancel_on_abort:
-                # The client may be closed by now; the task is cancelled in any case.
-                with contextlib.suppress(ToolgateError, UsageError):
-                    await asyncio.shield(self.cancel(session_id, call_id))
+                abort = asyncio.create_task(self._abort(session_id, call_id))
+                self._aborts.add(abort)
+                abort.add_done_callback(self._aborts.discard)
+                await asyncio.shield(abort)
             raise
-        raise AssertionError("a stream of events ends with a terminal state")
 
     async def stream(
         self, tool: str, input: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]
@@ -172,7 +185,7 @@ class AsyncClient:
         Lost connections and restarts of the service do not show. To leave early is not to cancel: the call goes on.
         """
         options = _with_ids(options, self._default_session)
-        request = _execution(tool, input or {}, options)
+        request = ExecuteToolRequest(**_fields(tool, input or {}, options))
         request.expected_store_id = await self._store_of(request.session_id)
 
         def open_stream() -> object:
@@ -182,11 +195,12 @@ class AsyncClient:
             part = response.event.part
             return part.call_id == request.call_id and part.WhichOneof("state") in ("completed", "error")
 
-        async for response in self.rpc.stream(open_stream, is_last):
-            request.after_seq = max(request.after_seq, response.last_seq)
-            request.expected_store_id = request.expected_store_id or response.store_id
-            if response.HasField("event"):
-                yield response.event
+        with _naming(request):
+            async for response in self.rpc.stream(open_stream, is_last):
+                request.after_seq = max(request.after_seq, response.last_seq)
+                request.expected_store_id = request.expected_store_id or response.store_id
+                if response.HasField("event"):
+                    yield response.event
 
     async def cancel(self, session: str, call_id: str, message: str = "") -> ToolPart:
         """Ends a call with CANCELLED, unless it has ended; returns it."""
@@ -304,6 +318,20 @@ class AsyncClient:
         )
         await self.rpc.unary(self.rpc.permissions.RespondToPermission, response)
 
+    async def _abort(self, session: str, call_id: str) -> None:
+        """Cancels the call of a cancelled task. Its request may still be under way, so one that is not found is tried again."""
+        # The client may be closed by now; the task is cancelled in any case.
+        with contextlib.suppress(ToolgateError, UsageError, TimeoutError):
+            async with asyncio.timeout(_ABORT_SECONDS):
+                for pause in (0.1, 0.2, 0.4, 0.8, None):
+                    try:
+                        await self.cancel(session, call_id)
+                        return
+                    except RequestError as error:
+                        if error.code != StatusCode.NOT_FOUND or pause is None:
+                            raise
+                        await asyncio.sleep(pause)
+
     async def _store_of(self, session: str) -> str:
         """Creates the session where it is missing. Its store makes the first request of a call safe to repeat."""
         if session not in self._stores:
@@ -325,20 +353,31 @@ def _with_ids(options: CallOptions, default_session: str) -> CallOptions:
     return {"session": default_session, "call_id": f"call_{uuid4().hex}", **options}
 
 
-def _execution(tool: str, input: Mapping[str, Any], options: CallOptions) -> ExecuteToolRequest:
+@contextlib.contextmanager
+def _naming(request: CallToolRequest | ExecuteToolRequest) -> Generator[None]:
+    """Names the call in a refusal."""
+    try:
+        yield
+    except RequestError as error:
+        error.session_id, error.call_id = request.session_id, request.call_id
+        raise
+
+
+def _fields(tool: str, input: Mapping[str, Any], options: CallOptions) -> dict[str, Any]:
+    """Returns the fields that the requests of a call have in common."""
     metadata = options.get("metadata")
     queue_timeout = options.get("queue_timeout")
-    return ExecuteToolRequest(
-        session_id=options["session"],
-        call_id=options["call_id"],
-        message_id=options.get("message_id", ""),
-        agent=options.get("agent", ""),
-        tool=tool,
-        input=to_struct(input),
-        metadata=None if metadata is None else to_struct(metadata),
-        timeout_ms=round(options.get("run_timeout", 0) * 1000),
-        queue_ms=None if queue_timeout is None else round(queue_timeout * 1000),
-        provider_id=options.get("provider", ""),
-        model_id=options.get("model", ""),
-        definition_id=options.get("definition_id", ""),
-    )
+    return {
+        "session_id": options["session"],
+        "call_id": options["call_id"],
+        "message_id": options.get("message_id", ""),
+        "agent": options.get("agent", ""),
+        "tool": tool,
+        "input": to_struct(input),
+        "metadata": None if metadata is None else to_struct(metadata),
+        "timeout_ms": round(options.get("run_timeout", 0) * 1000),
+        "queue_ms": None if queue_timeout is None else round(queue_timeout * 1000),
+        "provider_id": options.get("provider", ""),
+        "model_id": options.get("model", ""),
+        "definition_id": options.get("definition_id", ""),
+    }

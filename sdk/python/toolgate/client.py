@@ -29,6 +29,7 @@ class Client:
         self._client = AsyncClient(url, token, ca=ca, connect_timeout=connect_timeout)
         self._is_closed = False
         self._entering = threading.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="toolgate-client", daemon=True)
         self._thread.start()
@@ -42,7 +43,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection, and what other threads wait for. Calls go on."""
+        """Ends the connection, and what other threads wait for. Calls go on, except those with `cancel_on_abort`."""
         with self._entering:
             if self._is_closed:
                 return
@@ -128,18 +129,25 @@ class Client:
         self._run(self._client.reply(ask, reply, **options))
 
     async def _end(self) -> None:
-        await self._client.close()
-        waiting = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in waiting:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        if self._tasks:
+            # The connection stays until aborted calls are cancelled.
+            await asyncio.wait(self._tasks)
+        await self._client.close()
+
+    async def _track(self, work: Coroutine[Any, Any, T]) -> T:
+        if (task := asyncio.current_task()) is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await work
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T] | None:
         """Starts work in the thread of the event loop; returns nothing once the client was closed."""
         # Closing takes its turn as well: the loop would stop before work that comes later, which would never end.
         with self._entering:
             if not self._is_closed:
-                return asyncio.run_coroutine_threadsafe(work, self._loop)
+                return asyncio.run_coroutine_threadsafe(self._track(work), self._loop)
         work.close()
         return None
 

@@ -40,7 +40,12 @@ class CallError(ToolgateError):
 
 
 class RequestError(ToolgateError):
-    """A request that the service refused. No call was accepted because of it."""
+    """A request that the service refused. It accepted no call by this request, but may have by an earlier one of the call."""
+
+    session_id = ""
+    """The session of the call whose request was refused; empty for other requests."""
+    call_id = ""
+    """That call: if an earlier request of it was accepted it goes on, and `get` returns its state."""
 
     def __init__(self, message: str, reason: str, code: grpc.StatusCode, metadata: Mapping[str, str]) -> None:
         self.reason = reason
