@@ -23,6 +23,12 @@ def test_what_is_no_json_is_refused(value: object) -> None:
         to_struct({"value": value})
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**60), 10**400])
+def test_an_integer_that_would_be_rounded_is_refused_with_its_field(value: int) -> None:
+    with pytest.raises(ValueError, match=r"^order\.ids\[1\] is -?\d+: .* text"):
+        to_struct({"order": {"ids": [2**53, value]}})
+
+
 def test_each_reason_of_a_call_has_a_next_step() -> None:
     names = [name.removeprefix("TOOL_ERROR_REASON_") for name in ToolErrorReason.keys()]
     assert sorted(CALL_STEPS) == sorted(set(names) - {"UNSPECIFIED"})
