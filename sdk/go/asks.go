@@ -83,11 +83,8 @@ func (c *Client) Asks(ctx context.Context, sessionID string) iter.Seq2[*toolv1.P
 			if err == nil {
 				err = stream.Err()
 			}
-			if !wasReached && isUnreachable(err) {
-				yield(nil, unreached(err))
-				return
-			}
-			if err := pauseAfter(ctx, err, attempt); err != nil {
+			wasReached = wasReached || connect.IsWireError(err)
+			if err := pauseBefore(ctx, err, attempt, wasReached); err != nil {
 				yield(nil, err)
 				return
 			}

@@ -94,9 +94,12 @@ func newHTTPClient() *http.Client {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Client{Transport: &http.Transport{
-		Proxy:     http.ProxyFromEnvironment,
-		Protocols: protocols,
-		HTTP2:     &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second},
+		Proxy:               http.ProxyFromEnvironment,
+		Protocols:           protocols,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second},
+		DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 10 * time.Second,
+		IdleConnTimeout:     90 * time.Second,
 	}}
 }
 

@@ -3,6 +3,10 @@ package toolgate
 import (
 	"context"
 	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -127,6 +131,35 @@ func TestAServiceThatWasNeverReachedIsReportedAtOnce(t *testing.T) {
 	for _, err := range client.Asks(t.Context(), "") {
 		if !isUnreachable(err) {
 			t.Fatalf("got %v", err)
+		}
+	}
+}
+
+func TestAServiceThatNeverAnswersIsReported(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.Close()
+		}
+	}()
+	other := httptest.NewUnstartedServer(nil)
+	other.Config.ErrorLog = log.New(io.Discard, "", 0)
+	other.EnableHTTP2 = true
+	other.StartTLS()
+	defer other.Close()
+	for _, address := range []string{"http://" + listener.Addr().String(), other.URL} {
+		_, err := NewClient(Options{URL: address, Token: "none"}).Call(t.Context(), Call{Tool: "echo"})
+t.Logf("%v %#v", err, errors.Unwrap(errors.Unwrap(err)))
+		if err == nil || !strings.Contains(err.Error(), "no service answers") {
+			t.Errorf("%s: got %v", address, err)
 		}
 	}
 }

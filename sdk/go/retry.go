@@ -2,6 +2,7 @@ package toolgate
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,14 +22,22 @@ func untilAnswered[T any](ctx context.Context, wasReached bool, send func() (T, 
 		if err == nil {
 			return answer, nil
 		}
-		wasReached = wasReached || !isUnreachable(err)
-		if !wasReached {
-			return answer, unreached(err)
-		}
-		if err := pauseAfter(ctx, err, attempt); err != nil {
+		wasReached = wasReached || connect.IsWireError(err)
+		if err := pauseBefore(ctx, err, attempt, wasReached); err != nil {
 			return answer, err
 		}
 	}
+}
+
+// firstTries is how often a service that was never reached is tried.
+const firstTries = 5
+
+// pauseBefore is pauseAfter, and fails if the service was never reached: at once if that cannot change soon, otherwise after some tries.
+func pauseBefore(ctx context.Context, err error, attempt int, wasReached bool) error {
+	if ctx.Err() == nil && !wasReached && (isUnreachable(err) || attempt+1 >= firstTries) {
+		return unreached(err)
+	}
+	return pauseAfter(ctx, err, attempt)
 }
 
 // pauseAfter waits before the next attempt after a lost connection; any other error is returned. A nil error is a stream that the
@@ -48,10 +57,11 @@ func isCut(err error) bool {
 	return !connect.IsWireError(err) || connect.CodeOf(err) == connect.CodeUnavailable
 }
 
-// isUnreachable reports a connection that was never made, so that nothing was sent.
+// isUnreachable reports a connection that cannot be made, so that nothing was sent.
 func isUnreachable(err error) bool {
 	var dns *net.DNSError
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns)
+	var certificate *tls.CertificateVerificationError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns) || errors.As(err, &certificate)
 }
 
 // unreached adds the next step to the error of a connection that was never made.
