@@ -97,7 +97,7 @@ func (c *Client) Asks(ctx context.Context, sessionID string) iter.Seq2[*toolv1.P
 func (c *Client) Reply(ctx context.Context, ask *toolv1.PermissionRequest, answer Answer) error {
 	input, err := structOf(answer.Input)
 	if err != nil {
-		return fmt.Errorf("the input of the answer is no JSON object: %w", err)
+		return fmt.Errorf("the input of the answer cannot be sent: %w", err)
 	}
 	if answer.Shown == toolv1.Shown_SHOWN_UNSPECIFIED {
 		answer.Shown = toolv1.Shown_SHOWN_UNKNOWN

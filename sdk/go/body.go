@@ -2,7 +2,6 @@ package toolgate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -194,7 +193,7 @@ func (b *body) completed(value any) (*toolv1.WorkerCompleted, error) {
 	}
 	metadata, err := structOf(result.Metadata)
 	if err != nil {
-		return nil, fmt.Errorf("the metadata of the result is no JSON object: %w", err)
+		return nil, fmt.Errorf("the metadata of the result cannot be sent: %w", err)
 	}
 	completed := &toolv1.WorkerCompleted{Note: clip(result.Note, maxNoteBytes), Metadata: metadata}
 	if result.Title != "" {
@@ -231,7 +230,7 @@ func (b *body) written() uint64 {
 }
 
 func structured(value any) (*toolv1.WorkerCompleted, error) {
-	text, err := json.Marshal(value)
+	text, err := jsonOf(value)
 	if err != nil {
 		return nil, err
 	}

@@ -107,7 +107,7 @@ func newHTTPClient() *http.Client {
 type Call struct {
 	// Tool is the tool's name.
 	Tool string
-	// Input is the arguments: anything that encodes to a JSON object.
+	// Input is the arguments: anything that encodes to a JSON object. Integers beyond 2^53 are refused: pass them as text.
 	Input any
 	// SessionID is the session; it is created if it does not exist. Empty: a new one.
 	SessionID string
@@ -213,11 +213,11 @@ func isTerminal(event *toolv1.SessionEvent) bool {
 func (c *Client) name(ctx context.Context, call Call) (*toolv1.CallToolRequest, error) {
 	input, err := structOf(call.Input)
 	if err != nil {
-		return nil, fmt.Errorf("the input of %s is no JSON object: %w", call.Tool, err)
+		return nil, fmt.Errorf("the input of %s cannot be sent: %w", call.Tool, err)
 	}
 	metadata, err := structOf(call.Metadata)
 	if err != nil {
-		return nil, fmt.Errorf("the metadata of the call of %s is no JSON object: %w", call.Tool, err)
+		return nil, fmt.Errorf("the metadata of the call of %s cannot be sent: %w", call.Tool, err)
 	}
 	session := &toolv1.CreateSessionRequest{
 		SessionId: firstOf(call.SessionID, "ses_"+randomID()), ParentSessionId: call.ParentSessionID, Workspace: call.Workspace,

@@ -157,10 +157,23 @@ func TestAServiceThatNeverAnswersIsReported(t *testing.T) {
 	defer other.Close()
 	for _, address := range []string{"http://" + listener.Addr().String(), other.URL} {
 		_, err := NewClient(Options{URL: address, Token: "none"}).Call(t.Context(), Call{Tool: "echo"})
-t.Logf("%v %#v", err, errors.Unwrap(errors.Unwrap(err)))
 		if err == nil || !strings.Contains(err.Error(), "no service answers") {
 			t.Errorf("%s: got %v", address, err)
 		}
+	}
+}
+
+func TestAnIntegerThatWouldBeRoundedIsRefusedWithItsField(t *testing.T) {
+	client := NewClient(Options{URL: "http://127.0.0.1:9", Token: "none"})
+	for _, rounded := range []int64{1<<53 + 1, -(1 << 60)} {
+		input := map[string]any{"order": map[string]any{"ids": []int64{1 << 53, rounded}}}
+		_, err := client.Call(t.Context(), Call{Tool: "echo", Input: input})
+		if err == nil || !strings.Contains(err.Error(), "order.ids[1] is ") {
+			t.Errorf("%d: got %v", rounded, err)
+		}
+	}
+	if _, err := structOf(map[string]any{"far": 1e20, "near": 0.1, "most": 1e300}); err != nil {
+		t.Error(err)
 	}
 }
 

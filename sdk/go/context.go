@@ -54,7 +54,7 @@ func (ctx *Context) Metadata(updates ...Update) error {
 	progress := new(toolv1.WorkerProgress)
 	for _, update := range updates {
 		if err := update(progress); err != nil {
-			return fmt.Errorf("the metadata is no JSON object: %w", err)
+			return fmt.Errorf("the metadata cannot be sent: %w", err)
 		}
 	}
 	return ctx.body.progressed(progress)
@@ -109,7 +109,7 @@ func (ctx *Context) Calls(atomic bool, calls ...ChildCall) ([]*toolv1.WorkerEnde
 	for _, call := range calls {
 		input, err := structOf(call.Input)
 		if err != nil {
-			return nil, fmt.Errorf("the input of %s is no JSON object: %w", call.Tool, err)
+			return nil, fmt.Errorf("the input of %s cannot be sent: %w", call.Tool, err)
 		}
 		children.Calls = append(children.Calls, &toolv1.WorkerChildCall{Tool: call.Tool, Input: input})
 	}
@@ -132,7 +132,7 @@ func (ctx *Context) State(name string, target any) (bool, error) {
 
 // SetState stores a value for the session, at most 64 KiB as JSON.
 func (ctx *Context) SetState(name string, value any) error {
-	text, err := json.Marshal(value)
+	text, err := jsonOf(value)
 	if err != nil {
 		return err
 	}

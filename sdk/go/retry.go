@@ -1,6 +1,7 @@
 package toolgate
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -8,6 +9,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -94,10 +97,50 @@ func structOf(value any) (*structpb.Struct, error) {
 	if value == nil {
 		return nil, nil
 	}
-	text, err := json.Marshal(value)
+	text, err := jsonOf(value)
 	if err != nil {
 		return nil, err
 	}
 	made := new(structpb.Struct)
 	return made, made.UnmarshalJSON(text)
+}
+
+// jsonOf encodes a value. Numbers of the contract are doubles: an integer that none of them holds is refused, not rounded.
+func jsonOf(value any) ([]byte, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var decoded any
+	if err := decoder.Decode(&decoded); err != nil {
+		return nil, err
+	}
+	return text, checkNumbers("", decoded)
+}
+
+// checkNumbers refuses rounded integers within a value, with the path of the field.
+func checkNumbers(path string, value any) error {
+	switch value := value.(type) {
+	case map[string]any:
+		for name, field := range value {
+			if err := checkNumbers(strings.TrimPrefix(path+"."+name, "."), field); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for index, item := range value {
+			if err := checkNumbers(fmt.Sprintf("%s[%d]", path, index), item); err != nil {
+				return err
+			}
+		}
+	case json.Number:
+		number, err := value.Float64()
+		isInteger := !strings.ContainsAny(value.String(), ".eE")
+		if err != nil || isInteger && strconv.FormatFloat(number, 'f', -1, 64) != value.String() {
+			return fmt.Errorf("%s is %s, which would be rounded, as integers beyond 2^53 are: pass it as text", firstOf(path, "the value"), value)
+		}
+	}
+	return nil
 }

@@ -221,7 +221,7 @@ func (plan *Plan) digest() []byte {
 func (ask Ask) message() (*toolv1.WorkerAsk, error) {
 	metadata, err := structOf(ask.Metadata)
 	if err != nil {
-		return nil, fmt.Errorf("the metadata of an ask is no JSON object: %w", err)
+		return nil, fmt.Errorf("the metadata of an ask cannot be sent: %w", err)
 	}
 	return &toolv1.WorkerAsk{Permission: ask.Permission, Patterns: ask.Patterns, Always: ask.Always, Metadata: metadata}, nil
 }
