@@ -55,39 +55,28 @@ const (
 // them to a session and its descendants; empty: every session that the token may see.
 func (c *Client) Asks(ctx context.Context, sessionID string) iter.Seq2[*toolv1.PermissionRequest, error] {
 	return func(yield func(*toolv1.PermissionRequest, error) bool) {
-		open, wasReached := map[string]bool{}, false
-		for attempt := 0; ; attempt++ {
+		open, snapshot := map[string]bool{}, map[string]bool{}
+		err := resumed(ctx, c, func() (*connect.ServerStreamForClient[toolv1.WatchPermissionsResponse], error) {
 			// Each stream starts with all requests that are open: the others of an earlier stream are settled.
-			snapshot := map[string]bool{}
-			stream, err := c.Permissions.WatchPermissions(ctx, connect.NewRequest(&toolv1.WatchPermissionsRequest{SessionId: sessionID}))
-			for err == nil && stream.Receive() {
-				attempt, wasReached = 0, true
-				message := stream.Msg()
-				if message.SnapshotEnd {
-					open = snapshot
-				}
-				if settled := message.GetEvent().GetPermissionSettled(); settled != nil {
-					delete(open, settled.PermissionId)
-				}
-				ask := message.GetEvent().GetPermissionAsked()
-				if ask == nil {
-					continue
-				}
-				isKnown := open[ask.Id]
-				snapshot[ask.Id], open[ask.Id] = true, true
-				if !isKnown && !yield(ask, nil) {
-					_ = stream.Close()
-					return
-				}
+			snapshot = map[string]bool{}
+			return c.Permissions.WatchPermissions(ctx, connect.NewRequest(&toolv1.WatchPermissionsRequest{SessionId: sessionID}))
+		}, func(message *toolv1.WatchPermissionsResponse) bool {
+			if message.SnapshotEnd {
+				open = snapshot
 			}
-			if err == nil {
-				err = stream.Err()
+			if settled := message.GetEvent().GetPermissionSettled(); settled != nil {
+				delete(open, settled.PermissionId)
 			}
-			wasReached = wasReached || connect.IsWireError(err)
-			if err := pauseBefore(ctx, err, attempt, wasReached); err != nil {
-				yield(nil, err)
-				return
+			ask := message.GetEvent().GetPermissionAsked()
+			if ask == nil {
+				return true
 			}
+			isKnown := open[ask.Id]
+			snapshot[ask.Id], open[ask.Id] = true, true
+			return isKnown || yield(ask, nil)
+		})
+		if err != nil {
+			yield(nil, err)
 		}
 	}
 }
@@ -109,7 +98,7 @@ func (c *Client) Reply(ctx context.Context, ask *toolv1.PermissionRequest, answe
 	for _, values := range answer.Answers {
 		response.Answers = append(response.Answers, &toolv1.QuestionAnswer{Values: values})
 	}
-	_, err = untilAnswered(ctx, false, func() (*connect.Response[toolv1.Empty], error) {
+	_, err = untilAnswered(ctx, c, func() (*connect.Response[toolv1.Empty], error) {
 		return c.Permissions.RespondToPermission(ctx, connect.NewRequest(response))
 	})
 	return err

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -28,6 +29,8 @@ type Client struct {
 	Tools       toolv1connect.ToolServiceClient
 	Sessions    toolv1connect.SessionServiceClient
 	Permissions toolv1connect.PermissionServiceClient
+	// isReached is true once the service has answered.
+	isReached atomic.Bool
 }
 
 // Options name a service and the credentials for it.
@@ -149,7 +152,7 @@ func (c *Client) Call(ctx context.Context, call Call) (*toolv1.ToolStateComplete
 		return nil, err
 	}
 	for {
-		response, err := untilAnswered(ctx, true, func() (*connect.Response[toolv1.CallToolResponse], error) {
+		response, err := untilAnswered(ctx, c, func() (*connect.Response[toolv1.CallToolResponse], error) {
 			return c.Tools.CallTool(ctx, connect.NewRequest(request))
 		})
 		if err != nil {
@@ -178,28 +181,15 @@ func (c *Client) Stream(ctx context.Context, call Call) iter.Seq2[*toolv1.Sessio
 			SessionId: named.SessionId, CallId: named.CallId, Tool: named.Tool, Input: named.Input, Agent: named.Agent,
 			TimeoutMs: named.TimeoutMs, Metadata: named.Metadata, ExpectedStoreId: named.ExpectedStoreId,
 		}
-		for attempt := 0; ; attempt++ {
-			stream, err := c.Tools.ExecuteTool(ctx, connect.NewRequest(request))
-			for err == nil && stream.Receive() {
-				attempt = 0
-				message := stream.Msg()
-				request.AfterSeq = message.LastSeq
-				// Otherwise it is a heartbeat.
-				if message.Event == nil {
-					continue
-				}
-				if !yield(message.Event, nil) || isTerminal(message.Event) {
-					_ = stream.Close()
-					return
-				}
-			}
-			if err == nil {
-				err = stream.Err()
-			}
-			if err := pauseAfter(ctx, err, attempt); err != nil {
-				yield(nil, err)
-				return
-			}
+		err = resumed(ctx, c, func() (*connect.ServerStreamForClient[toolv1.ExecuteToolResponse], error) {
+			return c.Tools.ExecuteTool(ctx, connect.NewRequest(request))
+		}, func(message *toolv1.ExecuteToolResponse) bool {
+			request.AfterSeq = message.LastSeq
+			// Without an event it is a heartbeat.
+			return message.Event == nil || yield(message.Event, nil) && !isTerminal(message.Event)
+		})
+		if err != nil {
+			yield(nil, err)
 		}
 	}
 }
@@ -222,7 +212,7 @@ func (c *Client) name(ctx context.Context, call Call) (*toolv1.CallToolRequest, 
 	session := &toolv1.CreateSessionRequest{
 		SessionId: firstOf(call.SessionID, "ses_"+randomID()), ParentSessionId: call.ParentSessionID, Workspace: call.Workspace,
 	}
-	created, err := untilAnswered(ctx, false, func() (*connect.Response[toolv1.CreateSessionResponse], error) {
+	created, err := untilAnswered(ctx, c, func() (*connect.Response[toolv1.CreateSessionResponse], error) {
 		return c.Sessions.CreateSession(ctx, connect.NewRequest(session))
 	})
 	if err != nil {

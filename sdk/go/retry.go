@@ -19,14 +19,14 @@ import (
 )
 
 // untilAnswered sends a request until it is answered. It fails if the service was never reached, or refuses.
-func untilAnswered[T any](ctx context.Context, wasReached bool, send func() (T, error)) (T, error) {
+func untilAnswered[T any](ctx context.Context, c *Client, send func() (T, error)) (T, error) {
 	for attempt := 0; ; attempt++ {
 		answer, err := send()
 		if err == nil {
+			c.isReached.Store(true)
 			return answer, nil
 		}
-		wasReached = wasReached || connect.IsWireError(err)
-		if err := pauseBefore(ctx, err, attempt, wasReached); err != nil {
+		if err := c.pauseAfter(ctx, err, attempt); err != nil {
 			return answer, err
 		}
 	}
@@ -35,24 +35,45 @@ func untilAnswered[T any](ctx context.Context, wasReached bool, send func() (T, 
 // firstTries is how often a service that was never reached is tried.
 const firstTries = 5
 
-// pauseBefore is pauseAfter, and fails if the service was never reached: at once if that cannot change soon, otherwise after some tries.
-func pauseBefore(ctx context.Context, err error, attempt int, wasReached bool) error {
-	if ctx.Err() == nil && !wasReached && (isUnreachable(err) || attempt+1 >= firstTries) {
-		return unreached(err)
-	}
-	return pauseAfter(ctx, err, attempt)
-}
-
 // pauseAfter waits before the next attempt after a lost connection; any other error is returned. A nil error is a stream that the
-// service ended.
-func pauseAfter(ctx context.Context, err error, attempt int) error {
+// service ended. A service that was never reached is an error: at once if nothing listens, otherwise after some tries.
+func (c *Client) pauseAfter(ctx context.Context, err error, attempt int) error {
+	if connect.IsWireError(err) {
+		c.isReached.Store(true)
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil && !isCut(err) {
 		return err
 	}
+	if err != nil && !c.isReached.Load() && (attempt == 0 && isUnreachable(err) || attempt+1 >= firstTries) {
+		return unreached(err)
+	}
 	return sleep(ctx, backoff(attempt))
+}
+
+// resumed reads a stream, which is opened again after each lost connection, until the reader returns false.
+func resumed[T any](
+	ctx context.Context, c *Client, open func() (*connect.ServerStreamForClient[T], error), read func(message *T) bool,
+) error {
+	for attempt := 0; ; attempt++ {
+		stream, err := open()
+		for err == nil && stream.Receive() {
+			attempt = 0
+			c.isReached.Store(true)
+			if !read(stream.Msg()) {
+				_ = stream.Close()
+				return nil
+			}
+		}
+		if err == nil {
+			err = stream.Err()
+		}
+		if err := c.pauseAfter(ctx, err, attempt); err != nil {
+			return err
+		}
+	}
 }
 
 // isCut reports a lost connection, which no server reported, or a service that asks to retry; any other refusal is final.
