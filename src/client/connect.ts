@@ -1,6 +1,6 @@
 import type { Socket } from "node:net";
 import type { JsonObject } from "@bufbuild/protobuf";
-import { type Client, Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
+import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { ChannelService } from "../../gen/opencode/tool/v1/channel_service_pb.ts";
@@ -17,7 +17,7 @@ import { WorkerService } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import { type ConnectOptions, findServer } from "./find-server.ts";
 import { type ClientCallOptions, callToEnd, streamCall } from "./make-call.ts";
 import { type AnswerOptions, type AskOptions, replyToAsk, watchAsks } from "./open-asks.ts";
-import { isUnreachable } from "./resume-stream.ts";
+import { type ClientLink, isUnreachable, unreachedError } from "./resume-stream.ts";
 import { openVerifiedSocket, PeerError, type PeerProof } from "./verified-socket.ts";
 
 /** The generated clients over one HTTP/2 connection, and what most programs need of them. */
@@ -45,7 +45,7 @@ export interface ToolgateClient {
     reply: "once" | "always" | "reject",
     options?: AnswerOptions,
   ): Promise<void>;
-  /** Ends the connection and all streams on it. */
+  /** Ends the connection, and all that waits on it. Calls go on. */
   close(): void;
 }
 
@@ -80,6 +80,8 @@ function clientOver(sessionManager: Http2SessionManager, url: string, intercepto
   const transport = createGrpcTransport({ baseUrl: url, sessionManager, interceptors, defaultTimeoutMs: 30_000 });
   const [tools, sessions] = [createClient(ToolService, transport), createClient(SessionService, transport)];
   const permissions = createClient(PermissionService, transport);
+  const closing = new AbortController();
+  const link: ClientLink = { url, isReached: false, closed: closing.signal };
   return {
     ...{ url, tools, sessions, permissions },
     credentials: createClient(CredentialService, transport),
@@ -89,11 +91,14 @@ function clientOver(sessionManager: Http2SessionManager, url: string, intercepto
     people: createClient(PersonService, transport),
     channels: createClient(ChannelService, transport),
     workers: createClient(WorkerService, transport),
-    call: (tool, input, options) => callToEnd({ tools, sessions }, tool, input, options),
-    stream: (tool, input, options) => streamCall({ tools, sessions }, tool, input, options),
-    asks: (options) => watchAsks(permissions, options),
-    reply: (ask, reply, options) => replyToAsk(permissions, ask, reply, options),
-    close: () => sessionManager.abort(),
+    call: (tool, input, options) => callToEnd({ tools, sessions, link }, tool, input, options),
+    stream: (tool, input, options) => streamCall({ tools, sessions, link }, tool, input, options),
+    asks: (options) => watchAsks({ permissions, link }, options),
+    reply: (ask, reply, options) => replyToAsk({ permissions, link }, ask, reply, options),
+    close() {
+      closing.abort(new Error("this client was closed: connect again"));
+      sessionManager.abort();
+    },
   };
 }
 
@@ -116,10 +121,7 @@ function unreachable(url: string): Interceptor {
     try {
       return await next(request);
     } catch (cause) {
-      if (!isUnreachable(cause)) throw cause;
-      const { rawMessage } = ConnectError.from(cause);
-      const message = `no service answers at ${url} (${rawMessage}): start one with \`toolgate serve\`, or name another in TOOLGATE_URL`;
-      throw new ConnectError(message, Code.Unavailable, undefined, undefined, cause);
+      throw isUnreachable(cause) ? unreachedError(url, cause) : cause;
     }
   };
 }

@@ -13,7 +13,8 @@ import {
   type ToolStateError,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { backoffMs, resumeStream, untilAnswered } from "./resume-stream.ts";
+import { checkNumbers } from "./check-numbers.ts";
+import { backoffMs, type ClientLink, resumeStream, untilAnswered, waitSignal } from "./resume-stream.ts";
 
 /** Names a call, and what it runs with. */
 export interface ClientCallOptions {
@@ -59,12 +60,16 @@ export class CallFailed extends Error {
 export interface CallClients {
   readonly tools: Client<typeof ToolService>;
   readonly sessions: Client<typeof SessionService>;
+  readonly link: ClientLink;
 }
 
 /** Time that one request waits for the end of its call. */
 const waitMs = 60_000;
 
-/** Makes a call and waits for its end, across restarts of the service. Throws `CallFailed` if it ends without a result. */
+/**
+ * Makes a call and waits for its end, across restarts of the service. Throws `CallFailed` if it ends without a result, and a
+ * `RangeError` for an integer beyond 2^53.
+ */
 export async function callToEnd(
   clients: CallClients,
   tool: string,
@@ -75,7 +80,7 @@ export async function callToEnd(
   const request = { ...ids, ...fields, expectedStoreId, waitMs };
   for (;;) {
     const send = () => clients.tools.callTool(request, { signal, timeoutMs: 0 });
-    const { part } = await untilAnswered(send, { signal, isReached: true });
+    const { part } = await untilAnswered(clients.link, signal, send);
     if (part?.state.case === "completed") return part.state.value;
     if (part?.state.case === "error") throw new CallFailed(part, part.state.value);
   }
@@ -108,13 +113,16 @@ function isTerminal({ event }: SessionEvent): boolean {
 }
 
 /** Gives a call its ids, and creates its session if it does not exist, so that each later request may be repeated. */
-async function nameCall({ sessions }: CallClients, tool: string, input: JsonObject, options: ClientCallOptions) {
+async function nameCall({ sessions, link }: CallClients, tool: string, input: JsonObject, options: ClientCallOptions) {
   const { sessionId = `ses_${randomBytes(16).toString("hex")}`, callId = `call_${randomBytes(16).toString("hex")}` } =
     options;
-  const { signal = new AbortController().signal, workspace = "", parentSessionId = "" } = options;
+  const { workspace = "", parentSessionId = "" } = options;
+  const signal = waitSignal(link, options.signal);
   const { agent = "", timeoutMs = 0, metadata, definitionId = "", providerId = "", modelId = "" } = options;
+  checkNumbers(`the input of ${tool}`, input);
+  checkNumbers(`the metadata of the call of ${tool}`, metadata);
   const session = { sessionId, workspace, parentSessionId };
-  const { storeId } = await untilAnswered(() => sessions.createSession(session, { signal }), { signal });
+  const { storeId } = await untilAnswered(link, signal, () => sessions.createSession(session, { signal }));
   const fields = { agent, timeoutMs, ...(metadata && { metadata }), definitionId, providerId, modelId };
   return { sessionId, callId, tool, input, storeId, signal, fields };
 }

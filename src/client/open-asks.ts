@@ -4,7 +4,8 @@ import type { Client } from "@connectrpc/connect";
 import { Shown } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { backoffMs, resumeStream, untilAnswered } from "./resume-stream.ts";
+import { checkNumbers } from "./check-numbers.ts";
+import { backoffMs, type ClientLink, resumeStream, untilAnswered, waitSignal } from "./resume-stream.ts";
 
 /** Selects permission requests. */
 export interface AskOptions {
@@ -30,11 +31,18 @@ export interface AnswerOptions {
   shown?: "whole" | "partial";
 }
 
+/** The generated client that answers need. */
+interface AskClients {
+  readonly permissions: Client<typeof PermissionService>;
+  readonly link: ClientLink;
+}
+
 /** Yields open permission requests as they come, across restarts of the service, each once. */
 export async function* watchAsks(
-  permissions: Client<typeof PermissionService>,
-  { sessionId = "", signal = new AbortController().signal }: AskOptions = {},
+  { permissions, link }: AskClients,
+  { sessionId = "", signal: left }: AskOptions = {},
 ): AsyncGenerator<PermissionRequest> {
+  const signal = waitSignal(link, left);
   let open = new Set<string>();
   let snapshot: Set<string> | undefined;
   const frames = resumeStream({
@@ -49,6 +57,7 @@ export async function* watchAsks(
     isLast: () => false,
   });
   for await (const { event, snapshotEnd } of frames) {
+    link.isReached = true;
     if (snapshotEnd && snapshot) {
       open = snapshot;
       snapshot = undefined;
@@ -65,12 +74,13 @@ export async function* watchAsks(
 
 /** Answers a permission request as it was shown. A lost reply is repeated until it is answered: its id makes that safe. */
 export async function replyToAsk(
-  permissions: Client<typeof PermissionService>,
+  { permissions, link }: AskClients,
   ask: Pick<PermissionRequest, "sessionId" | "id" | "digest">,
   reply: "once" | "always" | "reject",
   options: AnswerOptions = {},
 ): Promise<void> {
   const { answers, shown, ...rest } = options;
+  checkNumbers("the input of the answer", rest.input);
   const response = {
     ...rest,
     ...(answers && { answers: answers.map((values) => ({ values: [...values] })) }),
@@ -78,7 +88,8 @@ export async function replyToAsk(
     reply: replies[reply],
     shown: shown === undefined ? Shown.UNKNOWN : shownValues[shown],
   };
-  await untilAnswered(() => permissions.respondToPermission(response));
+  const signal = link.closed;
+  await untilAnswered(link, signal, () => permissions.respondToPermission(response, { signal }));
 }
 
 const shownValues = { whole: Shown.WHOLE, partial: Shown.PARTIAL } as const;

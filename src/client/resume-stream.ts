@@ -74,22 +74,43 @@ function advance(position: Position, { lastSeq, storeId }: Frame): void {
   if (lastSeq > position.afterSeq) position.afterSeq = lastSeq;
 }
 
+/** What the requests of a client have in common. */
+export interface ClientLink {
+  readonly url: string;
+  /** True once the service has answered. */
+  isReached: boolean;
+  /** Ends the requests that wait. */
+  readonly closed: AbortSignal;
+}
+
+/** Returns a signal of the client's end, and of the caller's. */
+export function waitSignal({ closed }: ClientLink, signal: AbortSignal | undefined): AbortSignal {
+  return signal === undefined ? closed : AbortSignal.any([closed, signal]);
+}
+
 /** Sends a request until it is answered. Fails if the service was never reached, or refuses. */
-export async function untilAnswered<T>(
-  send: () => Promise<T>,
-  { signal, isReached = false }: { signal?: AbortSignal; isReached?: boolean } = {},
-): Promise<T> {
-  let wasReached = isReached;
+export async function untilAnswered<T>(link: ClientLink, signal: AbortSignal, send: () => Promise<T>): Promise<T> {
   for (let attempt = 0; ; attempt++) {
     try {
-      return await send();
+      const answer = await send();
+      link.isReached = true;
+      return answer;
     } catch (error) {
-      signal?.throwIfAborted();
-      wasReached ||= !isUnreachable(error);
-      if (!(error instanceof ConnectError) || !isCut(error) || !wasReached) throw error;
-      await sleep(backoffMs(attempt), undefined, signal && { signal });
+      signal.throwIfAborted();
+      if (!(error instanceof ConnectError) || !isCut(error)) throw error;
+      link.isReached ||= error.findDetails(ErrorInfoSchema).length > 0;
+      if (!link.isReached && attempt === 0 && isUnreachable(error)) throw error;
+      if (!link.isReached && attempt + 1 >= maxFirstAttempts) throw unreachedError(link.url, error);
+      await sleep(backoffMs(attempt), undefined, { signal });
     }
   }
+}
+
+/** Gives the error of a service that was never reached its next step. */
+export function unreachedError(url: string, cause: unknown): ConnectError {
+  const { rawMessage } = ConnectError.from(cause);
+  const message = `no service answers at ${url} (${rawMessage}): start one with \`toolgate serve\`, or name another in TOOLGATE_URL`;
+  return new ConnectError(message, Code.Unavailable, undefined, undefined, cause);
 }
 
 /** Checks for a lost connection or a server that asks to retry; any other refusal is final. */
@@ -104,7 +125,8 @@ export function isCut(error: ConnectError): boolean {
 export function isUnreachable(error: unknown): boolean {
   if (!(error instanceof ConnectError) || error.code !== Code.Unavailable) return false;
   for (let cause: unknown = error.cause; cause instanceof Error; cause = cause.cause)
-    if ("code" in cause && ["ECONNREFUSED", "ENOTFOUND", "ENOENT"].includes(String(cause.code))) return true;
+    if ("code" in cause && ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "ENOENT"].includes(String(cause.code)))
+      return true;
   return false;
 }
 
@@ -113,4 +135,5 @@ export function backoffMs(attempt: number, maxMs = 5_000): number {
   return Math.min(250 * 2 ** attempt, maxMs) * (0.5 + Math.random() / 2);
 }
 
+const maxFirstAttempts = 5;
 const lostConnection: readonly Code[] = [Code.Unavailable, Code.Aborted, Code.Canceled];
