@@ -139,7 +139,10 @@ function programOpener(
         pid = started.pid;
         return started;
       });
-      return { transport, lastWords: () => transport.lastWords(), memory: () => residentBytes(pid) };
+      return {
+        ...{ transport, lastWords: () => transport.lastWords(), endReason: () => transport.endReason() },
+        memory: () => residentBytes(pid),
+      };
     },
   };
 }

@@ -124,6 +124,7 @@ async function answer(method: string, params: Record<string, unknown>): Promise<
       serverInfo: { name: "someone else", version: "1" },
     };
   }
+  if (method === "tools/list" && behaviour === "flood") setImmediate(flood);
   if (method === "tools/list") return { tools: read().tools.map(({ does, form, ...tool }) => tool) };
   if (method === "resources/read") return { contents: [{ uri: params.uri, text: `content of ${params.uri}` }] };
   if (method !== "tools/call") return undefined;
@@ -131,8 +132,22 @@ async function answer(method: string, params: Record<string, unknown>): Promise<
   return await call(String(params.name), (params.arguments ?? {}) as Record<string, unknown>, meta?.progressToken);
 }
 
+/** Sends pings without end, and reads nothing any more. */
+function flood(): void {
+  lines.close();
+  process.stdin.pause();
+  // Fails when the service has ended it.
+  process.stdout.on("error", () => process.exit(1));
+  const fill = () => {
+    while (process.stdout.write(`${JSON.stringify({ jsonrpc: "2.0", id: ++asked, method: "ping" })}\n`));
+    process.stdout.once("drain", fill);
+  };
+  fill();
+}
+
+const lines = createInterface({ input: process.stdin });
 if (behaviour !== "mute") {
-  createInterface({ input: process.stdin }).on("line", async (line) => {
+  lines.on("line", async (line) => {
     const { id, method, params = {}, result } = JSON.parse(line);
     if (method === undefined) return waiting.get(id)?.(result);
     if (method === "notifications/cancelled") appendFileSync(`${file}.cancelled`, `${params.reason}\n`);
@@ -141,7 +156,5 @@ if (behaviour !== "mute") {
     if (given === undefined && behaviour === "old") return;
     send(given ? { id, result: given } : { id, error: { code: -32601, message: `no method ${method}` } });
   });
-} else {
-  process.stdin.resume();
 }
 process.stdin.on("end", () => process.exit());

@@ -28,6 +28,9 @@ export class ProgramTransport implements Transport {
   readonly #words = createLastWords();
   #program: McpProgram | undefined;
   #isClosed = false;
+  #endReason: string | undefined;
+  /** Messages that the program has not read. */
+  #unread = 0;
   /** Delivery of the messages so far. */
   #delivered = Promise.resolve();
 
@@ -42,6 +45,8 @@ export class ProgramTransport implements Transport {
     this.#program = program;
     if (this.#isClosed) return await this.close();
     const buffer = new ReadBuffer({ maxBufferSize: maxMessageBytes });
+    // Each write reports its failure.
+    program.stdin.on("error", () => undefined);
     program.stderr.setEncoding("utf8").on("data", this.#words.add);
     program.stdout.on("data", (chunk: Buffer) => {
       try {
@@ -96,11 +101,27 @@ export class ProgramTransport implements Transport {
     return this.#words.text();
   }
 
+  /** Returns why it was ended here; undefined if it ended by itself. */
+  endReason(): string | undefined {
+    return this.#endReason;
+  }
+
   async send(message: JSONRPCMessage): Promise<void> {
-    const { stdin } = this.#program ?? {};
+    const { stdin, kill } = this.#program ?? {};
     if (stdin === undefined || stdin.destroyed) throw new Error("the program does not run");
+    if (this.#unread >= maxUnread) {
+      // Answers to a program that sends requests without end would fill the memory.
+      if (this.#endReason === undefined) void kill?.();
+      this.#endReason = `it was ended, since it did not read ${maxUnread} messages, such as answers to its requests`;
+      throw new Error(this.#endReason);
+    }
+    this.#unread += 1;
     await new Promise<void>((resolve, reject) => {
-      stdin.write(serializeMessage(message), (error) => (error ? reject(error) : resolve()));
+      stdin.write(serializeMessage(message), (error) => {
+        this.#unread -= 1;
+        if (error) reject(error);
+        else resolve();
+      });
     });
   }
 
@@ -115,5 +136,7 @@ export class ProgramTransport implements Transport {
 
 /** Time in which a program ends by itself after it has closed its stdout. */
 const exitMs = 500;
+/** Maximum number of messages that a program leaves in its stdin. */
+const maxUnread = 2_000;
 /** Maximum size of a message of a server. */
 export const maxMessageBytes = 16 * 1024 * 1024;

@@ -30,6 +30,8 @@ export interface UpstreamOpener {
 export interface OpenedTransport extends McpTransports {
   /** Returns the end of what the server printed for people. */
   lastWords(): string;
+  /** Returns why this side ended it; undefined if it did not. */
+  endReason?(): string | undefined;
   /** Returns the resident memory of its processes; 0 if that is not known. */
   memory(): Promise<number>;
 }
@@ -109,7 +111,7 @@ export function startUpstream(
   function retry(reason: string, from: OpenedTransport | undefined): void {
     failures += 1;
     const words = from?.lastWords().trim();
-    const why = words ? `${reason}; it printed last: ${words}` : reason;
+    const why = from?.endReason?.() ?? (words ? `${reason}; it printed last: ${words}` : reason);
     if (failedAttempts >= maxFailedAttempts) {
       change({
         state: SourceState.FAILED,

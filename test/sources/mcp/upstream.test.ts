@@ -60,7 +60,8 @@ function start(given?: UpstreamOpener): Started {
         const { stdin, stdout, stderr } = child;
         return { stdin, stdout, stderr, exited, kill: async () => kill() };
       });
-      return { transport, lastWords: () => transport.lastWords(), memory: async () => 0 };
+      const [lastWords, endReason] = [() => transport.lastWords(), () => transport.endReason()];
+      return { transport, lastWords, endReason, memory: async () => 0 };
     },
   };
   const settings = {
@@ -116,6 +117,16 @@ test("a server that cannot start is tried again after 1, 2, 4 and 8 s, then fail
   expect(problem).toMatch(/cannot find my settings\s+exit code 3/);
   expect(restarts).toBe(4);
   expect(() => upstream.connection()).toThrow(/cannot find my settings/);
+});
+
+test("a server that sends requests and reads no answers is ended, with the reason", async () => {
+  await offer("flood");
+  const { until } = start();
+  await until(is(SourceState.READY));
+  const { problem } = await until(is(SourceState.WAITING));
+  expect(problem).toMatch(
+    /^it was ended, since it did not read 2000 messages, .*requests\. The next attempt follows in 1 s$/,
+  );
 });
 
 test("a server that ends soon after each start is started again after growing waits, and one that worked for long at once", async () => {
