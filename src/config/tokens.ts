@@ -1,5 +1,5 @@
-import { createHash, randomBytes } from "node:crypto";
-import { rmSync, statSync, writeFileSync } from "node:fs";
+import { createHash, randomBytes, randomUUID } from "node:crypto";
+import { existsSync, linkSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Role, WorkerRights } from "../core/principal.ts";
 import { isReadableBy } from "../core/readable-by.ts";
@@ -164,11 +164,17 @@ function hashOfToken(id: string, value: string): string {
 
 const minTokenLength = 20;
 
+/** Creates the file with its content in one step: another first start at the same time reads this token, or this one reads its. */
 function createToken(file: string): void {
+  if (existsSync(file)) return;
+  const next = `${file}.${randomUUID()}.new`;
   try {
-    writeFileSync(file, `${randomBytes(32).toString("base64url")}\n`, { mode: 0o600, flag: "wx", flush: true });
+    writeFileSync(next, `${randomBytes(32).toString("base64url")}\n`, { mode: 0o600, flag: "wx", flush: true });
+    linkSync(next, file);
   } catch (error) {
     if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
+  } finally {
+    rmSync(next, { force: true });
   }
 }
 

@@ -1,4 +1,5 @@
 import { createHash } from "node:crypto";
+import { once } from "node:events";
 import {
   chmodSync,
   mkdirSync,
@@ -13,6 +14,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, relative } from "node:path";
+import { Worker } from "node:worker_threads";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { withKeyList } from "../../build/config-reference.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -101,6 +103,20 @@ describe("without any setting", () => {
     writeFileSync(file, "");
     expect(load().tokens).toHaveLength(1);
     expect(readFileSync(file, "utf8").trim()).not.toBe(token);
+  });
+
+  test("two first starts at the same time have one caller token", async () => {
+    const directory = mkdtempSync(join(tmpdir(), "toolgate-first-"));
+    onTestFinished(() => rmSync(directory, { recursive: true }));
+    const gate = new Int32Array(new SharedArrayBuffer(4 * 300));
+    const started = [0, 1].map(async () => {
+      const options = { workerData: { directory, gate, threads: 2 } };
+      const [found] = await once(new Worker(join(import.meta.dirname, "first-start.ts"), options), "message");
+      return found as string[];
+    });
+    const [one, other] = await Promise.all(started);
+    expect(one).toEqual(other);
+    expect(one?.every((hash) => /^[0-9a-f]{64}$/.test(hash))).toBe(true);
   });
 
   test("the loaded configuration is frozen", () => {
