@@ -23,10 +23,13 @@ export function loginFileOf(env: NodeJS.ProcessEnv): string {
 
 /** Returns the last sign-in at a server; undefined if there is none, or if it has expired. */
 export function findLogin(url: string, env: NodeJS.ProcessEnv): StoredLogin | undefined {
+  return findLogins(url, env).at(-1);
+}
+
+/** Returns the sign-ins at a server that have not expired: one for each store that was served there. */
+export function findLogins(url: string, env: NodeJS.ProcessEnv): readonly StoredLogin[] {
   const { origin } = new URL(url);
-  return readLogins(env).findLast(
-    ({ server, expires }) => server === origin && (expires === 0 || expires > Date.now()),
-  );
+  return readLogins(env).filter(({ server, expires }) => server === origin && (expires === 0 || expires > Date.now()));
 }
 
 /** Stores a sign-in; it replaces that of the same server and store. */
@@ -36,11 +39,10 @@ export function saveLogin(url: string, login: Omit<StoredLogin, "server">, env: 
   writeLogins([...others, { server, ...login }], env);
 }
 
-/** Removes all sign-ins at a server. */
-export function removeLogins(url: string, env: NodeJS.ProcessEnv): void {
-  const { origin } = new URL(url);
+/** Removes a sign-in. */
+export function removeLogin({ token }: StoredLogin, env: NodeJS.ProcessEnv): void {
   writeLogins(
-    readLogins(env).filter(({ server }) => server !== origin),
+    readLogins(env).filter((each) => each.token !== token),
     env,
   );
 }

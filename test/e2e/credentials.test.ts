@@ -422,6 +422,29 @@ test("a logout that does not reach the service keeps the sign-in, which can then
   expect(await toolgate(["logout"], env()), "of a sign-in that ended meanwhile").toMatchObject(signedOut);
 });
 
+test("a logout keeps the sign-in of another store that was served at the address, and revokes that of this one", async () => {
+  const home = await mkdtemp(join(tmpdir(), "toolgate-logout-"));
+  onTestFinished(() => rm(home, { recursive: true }));
+  const env = { HOME: home, TOOLGATE_URL: service.url };
+  const { code } = await as("approver-token-for-tests").createCode({});
+  expect(await toolgate(["login", `${service.url}/#code=${code}`], env)).toMatchObject({ code: 0 });
+  const file = join(home, ".config/toolgate/credentials.json");
+  const [here] = JSON.parse(await readFile(file, "utf8")).logins;
+  const there = { ...here, storeId: "another", token: "token-of-another-store" };
+  for (const logins of [
+    [there, here],
+    [here, there],
+  ]) {
+    await writeFile(file, JSON.stringify({ logins }));
+    expect(await toolgate(["logout"], env)).toMatchObject({ code: 0 });
+    expect(JSON.parse(await readFile(file, "utf8")).logins).toEqual([there]);
+    expect(await refusal(infoOf(here.token))).toMatchObject({ reason: "UNAUTHENTICATED" });
+    const next = await as("approver-token-for-tests").createCode({});
+    expect(await toolgate(["login", `${service.url}/#code=${next.code}`], env)).toMatchObject({ code: 0 });
+    Object.assign(here, JSON.parse(await readFile(file, "utf8")).logins.at(-1));
+  }
+});
+
 test("a tool reads neither the table nor the stored sign-ins", async () => {
   const { session } = await clientOf(SessionService, service.url, "caller-token-for-tests").createSession({
     agent: "free",

@@ -7,7 +7,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import type { Command } from "commander";
 import { CreateCodeResponseSchema, type SignInResponse } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import type { Person } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { findLogin, loginFileOf, removeLogins, saveLogin } from "../../client/stored-logins.ts";
+import { findLogins, loginFileOf, removeLogin, saveLogin } from "../../client/stored-logins.ts";
 import { usingServer, withScreen, withServer } from "../command.ts";
 import { enforcementLine, enforcementWord } from "../connect/show.ts";
 import { connectServer, type ServerConnection, serverWords } from "../connection/connection.ts";
@@ -183,14 +183,22 @@ export function defineLogout(command: Command, context: CliContext): void {
   command.description("Revoke the sign-in of this terminal and remove it").action(() =>
     withServer(context, command, "approver", async (server, screen) => {
       const { env } = context.io;
-      const login = findLogin(server.url, env);
-      if (login === undefined) return screen.note(`no sign-in is stored for ${server.url}`);
-      const own = server.as({ value: login.token, source: "the stored sign-in was sent" });
-      // Until it is revoked this is the only copy of what can revoke it.
-      await own.credentials.revokeCredential(login).catch((error: unknown) => {
-        if (ConnectError.from(error).code !== Code.Unauthenticated) throw error;
-      });
-      removeLogins(server.url, env);
+      const logins = findLogins(server.url, env);
+      let ended = logins.at(-1);
+      if (ended === undefined) return screen.note(`no sign-in is stored for ${server.url}`);
+      for (const login of logins.toReversed()) {
+        const own = server.as({ value: login.token, source: "the stored sign-in was sent" });
+        try {
+          // Until it is revoked this is the only copy of what can revoke it.
+          await own.credentials.revokeCredential(login);
+          ended = login;
+          break;
+        } catch (error) {
+          // It ended, or is one of another store that was served here: an older one may be of this store.
+          if (ConnectError.from(error).code !== Code.Unauthenticated) throw error;
+        }
+      }
+      removeLogin(ended, env);
       screen.note(`signed out at ${server.url}`);
     }),
   );
