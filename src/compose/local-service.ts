@@ -3,13 +3,14 @@ import { once } from "node:events";
 import { closeSync, readdirSync, readFileSync, readlinkSync, realpathSync } from "node:fs";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { checkConfig, checkPluginFiles } from "../config/check-config.ts";
 import {
   type Config,
+  checkDataExists,
   type Flags,
   findService,
   findStore,
@@ -176,9 +177,10 @@ export async function trustDirectory(
     ...(data !== undefined && { data }),
     ...(file !== undefined && { config: file }),
   };
-  const config = loadConfig(flags, readEnvironment());
+  const { trustDirectory, workspaces } = loadConfigForCheck(flags, readEnvironment());
+  checkDataExists(dirname(trustDirectory));
   const { trustWorkspace } = await import("./skills.ts");
-  return await trustWorkspace(config.trustDirectory, config.workspaces.get("default") ?? directory, remove ?? false);
+  return await trustWorkspace(trustDirectory, workspaces.get("default") ?? directory, remove ?? false);
 }
 
 /** Restores a backup into the data directory of a service that is stopped. */

@@ -255,8 +255,16 @@ export function findStore(flags: Flags, environment: Environment): Pick<Config, 
   const { settings } = mergeSettings(flags, environment);
   const dataDirectory = settings.data ?? defaultData(environment);
   const { store } = settings;
-  if (store !== "sqlite" || existsSync(dataDirectory)) return { store, dataDirectory };
-  throw new ConfigError(`there is no data directory ${dataDirectory}; name the one of the service with --data DIR`);
+  if (store === "sqlite") checkDataExists(dataDirectory);
+  return { store, dataDirectory };
+}
+
+/** Refuses a data directory that no service has made: what is written there would reach none. */
+export function checkDataExists(dataDirectory: string): void {
+  if (existsSync(dataDirectory)) return;
+  throw new ConfigError(
+    `there is no data directory ${dataDirectory}: name the one of the service with --data DIR, or start the service first`,
+  );
 }
 
 /** Reads which socket systemd hands over: the first descriptor, if it means this process. */

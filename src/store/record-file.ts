@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { readFileSync, rmSync, statSync } from "node:fs";
 import { mkdir, open, rename, rm, stat } from "node:fs/promises";
 import { dirname } from "node:path";
@@ -96,7 +97,7 @@ function markOf(file: string): string {
 
 /** Writes a file and its directory entry durably. */
 async function replace(file: string, text: string): Promise<void> {
-  const next = `${file}.${process.pid}.new`;
+  const next = `${file}.${randomUUID()}.new`;
   try {
     await writeDurably(next, text);
     await rename(next, file);
@@ -113,7 +114,7 @@ async function replace(file: string, text: string): Promise<void> {
 }
 
 async function writeDurably(file: string, text: string): Promise<void> {
-  const written = await open(file, "w", 0o600);
+  const written = await open(file, "wx", 0o600);
   try {
     // Run by root, a command must leave a file that the service can read.
     const { uid, gid } = await stat(dirname(file));

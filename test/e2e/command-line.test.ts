@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { chown, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -143,13 +143,22 @@ test("run offers the workspace's own tools where they are trusted", async () => 
   expect(await run()).toMatchObject({ code: 0, stdout: expect.stringContaining("hello from the workspace") });
 });
 
-test("trust shows names that could change a terminal as escapes", async () => {
+test("trust leaves what the user of the service can read, and shows names that could change a terminal as escapes", async () => {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-run-"));
   onTestFinished(() => rm(folder, { recursive: true, force: true }));
   const tool = join(folder, "work\u009b2J/.opencode/tool");
   await mkdir(tool, { recursive: true });
   await writeFile(join(tool, "\u202ehello.js"), "export default {};");
-  const { code, stdout } = await toolgate("trust", join(folder, "work\u009b2J"), "--data", join(folder, "data"));
+  const data = join(folder, "data");
+  const refused = await toolgate("trust", join(folder, "work\u009b2J"), "--data", data);
+  expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining(`there is no data directory ${data}`) });
+  await mkdir(data);
+  // Root trusts for the service, which has another user.
+  const owner = process.getuid?.() || 12_345;
+  await chown(data, owner, owner);
+  const { code, stdout } = await toolgate("trust", join(folder, "work\u009b2J"), "--data", data);
+  const [record = ""] = await readdir(join(data, "trust"));
+  for (const path of ["trust", `trust/${record}`]) expect((await stat(join(data, path))).uid).toBe(owner);
   expect([code, stdout]).toEqual([0, expect.stringMatching(/work\\x9b2J is trusted\n {2}.*\\u202ehello\.js/)]);
 });
 

@@ -1,6 +1,6 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { copyFile, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
@@ -99,6 +99,7 @@ test("a tool file imports toolgate/plugin and zod", async () => {
   );
   const place = ["--config", join(folder, "toolgate.toml")];
   const env = { ...process.env, XDG_DATA_HOME: join(folder, "share") };
+  await mkdir(join(folder, "share/toolgate"), { recursive: true });
   await run(process.execPath, [toolgate(), "trust", "work", ...place], { cwd: folder, env });
   const shout = ["run", "shout", '{"text": "hi"}', "--workspace", "work", ...place];
   const { stdout } = await run(process.execPath, [toolgate(), ...shout], { cwd: folder, env });

@@ -1,6 +1,6 @@
-import { createHash } from "node:crypto";
+import { createHash, randomUUID } from "node:crypto";
 import { readFileSync, statSync } from "node:fs";
-import { mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { lchown, mkdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import * as z from "zod";
 import { readRegularFile } from "../../core/read-files.ts";
@@ -75,12 +75,15 @@ export function createTrust(storeDirectory: string) {
     /** Trusts code by its digest; `policy` is the SHA-256 of the workspace's policy file, `skills` those of its skills by path. */
     async set(workspace: string, digest: string, policy?: string, skills = {}): Promise<void> {
       await mkdir(storeDirectory, { recursive: true, mode: 0o700 });
-      const next = `${fileOf(workspace)}.${process.pid}.new`;
+      const next = `${fileOf(workspace)}.${randomUUID()}.new`;
       await writeFile(
         next,
         `${JSON.stringify({ directory: workspace, digest, ...(policy !== undefined && { policy }), skills })}\n`,
-        { mode: 0o600, flush: true },
+        { mode: 0o600, flag: "wx", flush: true },
       );
+      // Run by root, the command must leave what the service can read.
+      const { uid, gid } = await stat(dirname(storeDirectory));
+      if (process.getuid?.() === 0) for (const path of [storeDirectory, next]) await lchown(path, uid, gid);
       await rename(next, fileOf(workspace));
     },
     async remove(workspace: string): Promise<void> {
