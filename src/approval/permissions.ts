@@ -30,6 +30,7 @@ import type { AnswerEffects, AskRecord, AskStore, PermissionStore, Settlement } 
 import {
   changedAsk,
   checkSameAnswer,
+  isOf,
   isOfPerson,
   isSameAnswer,
   noSuchPermission,
@@ -215,7 +216,7 @@ function isVoteAgain(
   response: PermissionResponse,
 ): boolean {
   const [need, { groupsNow }] = [currentNeed(request), context];
-  const before = request.votes.find(({ by }) => by === principal.id);
+  const before = request.votes.find((vote) => isOf(vote, principal));
   if (need === undefined || before === undefined) return false;
   const voter = voterOf(before);
   const isFor = ({ id }: Person) => before.onBehalfOf.some((each) => each.id === id && groupsNow(each, before));

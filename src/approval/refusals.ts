@@ -61,13 +61,17 @@ export function replyIdReused({
 
 /** True if a settlement or a vote is this answer of this principal. */
 export function isSameAnswer(
-  given: Pick<PermissionSettled, "by" | "answerDigest" | "replyId">,
-  { id }: Principal,
+  given: Pick<PermissionSettled, "by" | "person" | "answerDigest" | "replyId">,
+  principal: Principal,
   replyId: string,
   answerDigest: string,
 ): boolean {
-  return given.by === id && given.answerDigest === answerDigest && given.replyId === replyId;
+  return isOf(given, principal) && given.answerDigest === answerDigest && given.replyId === replyId;
 }
+
+/** True if an answer is one of this principal: through a channel many persons answer, so the person counts as well. */
+export const isOf = ({ by, person }: Pick<PermissionSettled, "by" | "person">, { id, identity }: Principal): boolean =>
+  by === id && person?.id === identity?.person.id;
 
 /** Issuer of what answers in the place of a person: a token that names none. */
 export const tokenIssuer = "token";

@@ -433,6 +433,20 @@ test("a person has one vote, whatever credentials they use, and may change it un
   expect((await asks())[0]?.settled?.votes).toHaveLength(3);
 });
 
+test("persons who answer through one channel have a vote each", async () => {
+  const { answer, asks, openAsk, end } = await waiting(deciding(entry()));
+  const ask = await openAsk();
+  const through = (name: string) => approver(name, ["sre"], "channel:ops");
+  await answer("r1", ask, ONCE, { by: through("ann") });
+  await answer("r1", ask, ONCE, { by: through("ann") });
+  expect((await asks())[0]?.request.votes.map(({ person: who }) => who?.name)).toEqual(["ann"]);
+  await answer("r2", ask, ONCE, { by: through("bob") });
+  expect(await end()).toMatchObject({ case: "completed" });
+  await expect(answer("r3", ask, ONCE, { by: through("cem") })).rejects.toMatchObject({
+    reason: ErrorReason.ALREADY_ANSWERED,
+  });
+});
+
 test("a voter who has left the group does not count, not even between the last vote and the start", async () => {
   const left = new Set<string>();
   const { replicas, answer, asks, openAsk, entered, end } = await waiting({
