@@ -247,7 +247,7 @@ test("files import each other in no circle", () => {
 const maxLinesOf: Readonly<Record<string, number>> = {
   agents: 4_227,
   "ai-sdk": 310,
-  approval: 2_600,
+  approval: 2_601,
   bodies: 7_080,
   call: 12_229,
   cli: 12_150,
@@ -257,7 +257,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   console: 9_070,
   core: 1_941,
   edge: 8_040,
-  people: 2_468,
+  people: 2_469,
   policy: 8_933,
   reach: 2_144,
   sandbox: 5_740,

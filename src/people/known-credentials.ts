@@ -60,6 +60,7 @@ export function createKnownCredentials({
   let stored: readonly Credential[] = [];
   let tokens: readonly ConfiguredToken[] = [];
   let known = new Map<string, KnownSecret>();
+  let byId = new Map<string, KnownSecret[]>();
   let [{ oidc, groups }, groupsEnd] = [rules(), Number.POSITIVE_INFINITY];
 
   /** Takes over what has changed in the tables and in the configuration. */
@@ -72,6 +73,7 @@ export function createKnownCredentials({
     const records: SecretRecord[] = [...currentStored, ...currentTokens];
     const standing = { people, rules: current, time: now() };
     known = new Map(records.map((record) => [record.sha256, knownOf(record, before.get(record.sha256), standing)]));
+    byId = Map.groupBy(known.values(), ({ record }) => record.id);
     [stored, tokens, persons] = [currentStored, currentTokens, currentPersons];
     ({ oidc, groups } = current);
     const ends = persons.map(({ claimed }) => claimed + maxClaimMs).filter((end) => end > standing.time);
@@ -102,8 +104,8 @@ export function createKnownCredentials({
     seen: (): ReadonlyMap<string, number> => seen,
     /** Returns the principal of a secret that is accepted, by its id; undefined if it is unknown, revoked or expired. */
     principalWithId(id: string): Principal | undefined {
-      endInvalid();
-      return [...known.values()].find((secret) => secret.record.id === id && isValid(secret))?.principal;
+      readChanges();
+      return byId.get(id)?.find(isValid)?.principal;
     },
     /** Returns a person who has a secret that may answer now, with the lineages of all of theirs; undefined if there is none. */
     answererOf(personId: string): { person: Person; lineage: Principal["lineage"] } | undefined {
