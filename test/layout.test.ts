@@ -257,7 +257,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   console: 9_070,
   core: 1_941,
   edge: 8_040,
-  people: 2_469,
+  people: 2_471,
   policy: 8_933,
   reach: 2_144,
   sandbox: 5_740,

@@ -35,7 +35,7 @@ export interface Credential extends CredentialRights {
   readonly sid?: string | undefined;
   /** True for a sign-in with a code that was entered elsewhere, and for devices that it added. */
   readonly isDeviceFlow?: boolean | undefined;
-  /** True for a sign-in with the code of a token, and for devices that it added: it proves no more than the token. */
+  /** True for a sign-in with the code of a token that is no admin, and for devices that it added: it proves no more than the token. */
   readonly isOfToken?: boolean | undefined;
   /** The user of the operating system that signed in; absent if it is unknown or on another machine. */
   readonly uid?: number | undefined;

@@ -84,7 +84,8 @@ export function createCredentials({
         workspaces,
         endsAt: own ? endOf(own) : Number.POSITIVE_INFINITY,
         isDeviceFlow: own?.isDeviceFlow,
-        isOfToken: identity?.method === AnswerMethod.TOKEN,
+        // An admin could invite a person as well.
+        isOfToken: identity?.method === AnswerMethod.TOKEN && !roles.has("admin"),
         issuer: { id, lineage },
         endsWithIssuer: known.principalWithId(id) !== undefined,
         person: identity?.person,
@@ -220,7 +221,7 @@ interface CodeRights extends CredentialRights {
   readonly endsAt: number;
   /** True if its creator signed in by device flow. */
   readonly isDeviceFlow?: boolean | undefined;
-  /** True if its creator is a token, or a sign-in with the code of one. */
+  /** True if its creator is a token without the role admin, or a sign-in with the code of one. */
   readonly isOfToken?: boolean | undefined;
   /** Creator of the code; absent for a code of the service itself. */
   readonly issuer?: Issuer | undefined;

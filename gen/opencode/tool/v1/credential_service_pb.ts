@@ -768,7 +768,7 @@ export const CredentialService: GenService<{
   },
   /**
    * CreateCode returns a one-time code. Another browser or terminal of the same person signs in with it, with the roles of
-   * this credential; the method of one that signs in with the code of a token is ANSWER_METHOD_TOKEN. With `new_person`, a
+   * this credential; if that is a token without the role admin, the sign-in has ANSWER_METHOD_TOKEN. With `new_person`, a
    * new person signs in as approver, which needs the role admin. Roles: approver, admin.
    *
    * @generated from rpc opencode.tool.v1.CredentialService.CreateCode
