@@ -1,4 +1,3 @@
-import { randomUUID } from "node:crypto";
 import { readFileSync, rmSync, statSync } from "node:fs";
 import { mkdir, open, rename, rm, stat } from "node:fs/promises";
 import { dirname } from "node:path";
@@ -97,8 +96,10 @@ function markOf(file: string): string {
 
 /** Writes a file and its directory entry durably. */
 async function replace(file: string, text: string): Promise<void> {
-  const next = `${file}.${randomUUID()}.new`;
+  const next = `${file}.${process.pid}.new`;
   try {
+    // Left by a process of this id that was killed.
+    await rm(next, { force: true });
     await writeDurably(next, text);
     await rename(next, file);
   } catch (error) {
@@ -114,6 +115,7 @@ async function replace(file: string, text: string): Promise<void> {
 }
 
 async function writeDurably(file: string, text: string): Promise<void> {
+  // Run by root, it must not follow a link of the service's user.
   const written = await open(file, "wx", 0o600);
   try {
     // Run by root, a command must leave a file that the service can read.

@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
@@ -222,6 +222,16 @@ test("failed sign-ins are limited, and a valid code is accepted all the same", a
   expect(await credentials.signIn({ code, label: "me" })).toMatchObject({ credential: { roles: ["approver"] } });
   time = 60_000;
   await expect(credentials.signIn({ code, label: "" })).rejects.toThrow("the code is unknown");
+});
+
+test("a link in the place of a new file is replaced, and what it leads to stays as it is", async () => {
+  const file = await newFile();
+  const victim = `${file}.victim`;
+  await writeFile(victim, "victim");
+  await symlink(victim, `${file}.${process.pid}.new`);
+  await credentialsOver(openCredentialFile(file), Date.now).create(operator, rights, fields);
+  expect(await readFile(victim, "utf8")).toBe("victim");
+  expect(credentialsOver(openCredentialFile(file), Date.now).list()).toHaveLength(1);
 });
 
 test("the file is readable by its owner only, and no other file is left", async () => {
