@@ -61,9 +61,12 @@ export function shownWhole(request: PermissionRequest): string[] | undefined {
   const { text = "", command = "" } = preview ?? {};
   const isShown = (effect: string) => effect === "" || lines.some((line) => line.text === visible(effect));
   if (!isShown(text) || !isShown(command)) return undefined;
-  // Such as the directory that a link of the input leads to.
+  // Such as the directory that a link of the input leads to, and the host that a body calls.
   const asked = display.filter((text) => !isShown(text)).map((text) => `${permission}: ${text}`);
-  const shown = [...lines.map(({ name, text }) => `${name}: ${text}`), ...asked, ...warnings].map(visibleLine);
+  const hosts = (preview?.hosts ?? []).map((host) => `sent to: ${host}`);
+  const shown = [...lines.map(({ name, text }) => `${name}: ${text}`), ...asked, ...hosts, ...warnings].map(
+    visibleLine,
+  );
   return Buffer.byteLength(shown.join("")) <= maxTextBytes ? shown : undefined;
 }
 

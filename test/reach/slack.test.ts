@@ -67,6 +67,7 @@ test("a message lets people approve only what it shows whole, at full content, w
   const elsewhere = blocksOf({ permission: "external_directory", display: ["/etc/*"] });
   expect(elsewhere.buttons).toEqual(["open", "reject", "approve"]);
   expect(elsewhere.json).toContain("external_directory: /etc/*");
+  expect(blocksOf({ preview: { hosts: ["evil.example"] } }).json).toContain("sent to: evil.example");
   const behindLink: [why: string, fields: Fields, content?: ChannelContent, mayApprove?: boolean][] = [
     ["no rule allows it", {}, "full", false],
     ["the content is risk", {}, "risk"],
