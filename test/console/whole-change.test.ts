@@ -202,6 +202,26 @@ test("a value is seen only by its own fold, also where the names of two are esca
   expect((await agent.tools.callTool(call)).part?.state.case).toBe("completed");
 });
 
+test("what is asked for is part of a call, and is approved only after its fold was opened", async () => {
+  const names = Array.from({ length: 60 }, (_, i) => `touch part-${i}`);
+  const { call } = await ask(service, { command: names.join("; ") });
+  const { permissions } = connect(service, "approver");
+  const open = async () => (await permissions.listPermissions({ sessionId: call.sessionId })).permissions;
+  await expect.poll(open).toHaveLength(1);
+  const page = await browsers.open(service, "approver", { path: `/requests/${(await open())[0]?.id}` });
+  const fold = page.getByText("10 more", { exact: true });
+  await fold.waitFor();
+  const isBefore = `document.querySelector(".reasons").compareDocumentPosition(document.querySelector(".ask-end")) & 4`;
+  expect(await page.evaluate(isBefore)).toBe(4);
+  await page.evaluate(`document.querySelector(".ask-end").scrollIntoView({ block: "center" })`);
+  await untilRejectable(page);
+  expect(await page.getByRole("button", { name: /Approve once/ }).getAttribute("aria-disabled")).toBe("true");
+  await fold.click();
+  await answer(page, /Approve once/);
+  const agent = connect(service, "caller");
+  expect((await agent.tools.callTool({ ...call, waitMs: 60_000 })).part?.state.case).toBe("completed");
+});
+
 test("on a phone a script of 300 lines is approved only after all of it was opened", async () => {
   const lines = Array.from({ length: 300 }, (_, i) => `echo ${i + 1}\n`).join("");
   await writeFile(join(service.workspace, "long.sh"), lines);

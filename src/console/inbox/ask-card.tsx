@@ -25,7 +25,6 @@ import type { AskFeed } from "./ask-feed.ts";
 import { AskIds, headingOf } from "./ask-head.tsx";
 import type { AskGroup, InboxAsk } from "./ask-list.ts";
 import { AskPreview } from "./ask-preview.tsx";
-import { AskReasons } from "./ask-reasons.tsx";
 import { requestLine } from "./ask-row.tsx";
 import { AskedQuestions } from "./asked-questions.tsx";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
@@ -133,7 +132,6 @@ function Approval({
           unread.value = isUnread ? [...others, part] : others;
         }}
       />
-      <AskReasons asks={all} />
       {open !== undefined && <SuggestedRuleNote key={open.id} permissionId={open.id} connection={connection} />}
       <AskIds request={request} />
       {open === undefined ? (

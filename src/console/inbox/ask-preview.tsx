@@ -13,6 +13,7 @@ import { LongText } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { useAttempt, useLoaded } from "../shell/load.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
+import { AskReasons, hasMorePatterns } from "./ask-reasons.tsx";
 
 /** The properties of a part of a request. */
 interface PartProps {
@@ -29,7 +30,7 @@ interface PartProps {
 
 /**
  * All that an approval is about: the effects that the service derived (the command, the change, the hosts, the text for the model),
- * and the whole call with its input. Calls `onWhole` once each part is on the page, each fold was opened, and the end was on the screen.
+ * the whole call with its input, and what is asked for, which may be known from there alone, such as where a link leads. Calls `onWhole` once each part is on the page, each fold was opened, and the end was on the screen.
  */
 export function AskPreview({ requests, ...props }: PartProps & { requests: readonly PermissionRequest[] }) {
   const previews = distinct(requests, ({ preview }) => effectOf(preview)).filter(({ preview }) => preview);
@@ -37,7 +38,11 @@ export function AskPreview({ requests, ...props }: PartProps & { requests: reado
   const keyOf = (kind: string, { id }: PermissionRequest) => `${kind} ${id}`;
   const isRead = useSignal(false);
   const see = useAllSeen(
-    [...previews.map((one) => keyOf("effects", one)), ...views.map((one) => keyOf("call", one))],
+    [
+      ...previews.map((one) => keyOf("effects", one)),
+      ...views.map((one) => keyOf("call", one)),
+      ...requests.filter(hasMorePatterns).map((one) => keyOf("patterns", one)),
+    ],
     () => {
       isRead.value = true;
     },
@@ -52,6 +57,7 @@ export function AskPreview({ requests, ...props }: PartProps & { requests: reado
       {views.map((one) => (
         <Call key={one.id} request={one} shown={shown} {...props} onWhole={see(keyOf("call", one))} />
       ))}
+      <AskReasons asks={requests} isOpen={props.isOpen} onOpen={(one) => see(keyOf("patterns", one))()} />
       <End isRead={isRead.value} isOpen={props.isOpen} onSeen={props.onWhole} />
     </>
   );

@@ -7,11 +7,24 @@ import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { PermissionMark } from "./permission-mark.tsx";
 
-/** Patterns beyond this count are shown on demand; the command or change above shows everything that would happen. */
+/** Patterns beyond this count are folded. */
 const shownAtOnce = 50;
 
+/** True if some patterns of an ask are folded. */
+export const hasMorePatterns = ({ patterns }: PermissionRequest): boolean => patterns.length > shownAtOnce;
+
 /** The patterns of an ask (for a command line its commands), each with its decision and reason. */
-export function AskReasons({ asks }: { asks: readonly PermissionRequest[] }) {
+export function AskReasons({
+  asks,
+  isOpen,
+  onOpen,
+}: {
+  asks: readonly PermissionRequest[];
+  /** Opens what is folded. */
+  isOpen: boolean;
+  /** Called with an ask whose fold is open. */
+  onOpen: (ask: PermissionRequest) => void;
+}) {
   return (
     <section class="block">
       <h2>Why this needs approval</h2>
@@ -25,9 +38,9 @@ export function AskReasons({ asks }: { asks: readonly PermissionRequest[] }) {
               .map((piece) => (
                 <Piece key={`${ask.id} ${piece.text}`} ask={ask} piece={piece} isMixed={asks.length > 1} />
               )),
-            rest > 0 && (
+            hasMorePatterns(ask) && (
               <li key={`${ask.id} rest`}>
-                <details>
+                <details open={isOpen} onToggle={({ currentTarget }) => currentTarget.open && onOpen(ask)}>
                   <summary>{rest} more</summary>
                   <Pre
                     text={pieces
