@@ -1,4 +1,5 @@
 import { create } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
 import { type ReadonlySignal, signal } from "@preact/signals";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
@@ -7,7 +8,10 @@ import { errorReasonWords, failedCommandWords, isUnreported } from "../../view/o
 import { visibleText } from "../parts/visible-text.ts";
 import { whileVisible } from "../shell/visibility.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import type { Liveness } from "../stream/follow.ts";
+import { final, type Liveness, pause } from "../stream/follow.ts";
+
+/** The pause before calls that could not be listed are listed again. */
+const listPauseMs = 1_000;
 
 /** The live calls and events of a session. */
 export interface SessionFeed {
@@ -66,18 +70,18 @@ export function createSessionFeed({ tools, stream }: ConsoleConnection, sessionI
     draw();
   }
 
-  /** Loads the calls that had ended before the snapshot. Their revisions keep them from replacing newer states. */
+  /** Loads the calls that had ended before the snapshot, again until it succeeds. Their revisions keep them from replacing newer states. */
   async function listCalls(): Promise<void> {
-    try {
-      for (let pageToken = ""; ; ) {
+    for (let pageToken = ""; !closed.signal.aborted; ) {
+      try {
         const page = await tools.listToolParts({ sessionId, pageSize: 500, pageToken }, { signal: closed.signal });
         for (const part of page.parts) take(create(SessionEventSchema, { event: { case: "part", value: part } }));
         pageToken = page.nextPageToken;
         if (pageToken === "") return;
+      } catch (cause) {
+        if (final.includes(ConnectError.from(cause).code)) return;
+        await pause(listPauseMs, closed.signal);
       }
-    } catch {
-      // The stream breaks as well, and the next snapshot loads them again.
-      startOver();
     }
   }
 

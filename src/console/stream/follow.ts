@@ -57,7 +57,7 @@ export const final: readonly Code[] = [
 ];
 
 /** Waits; ends early when the network is back or the page becomes visible. */
-function pause(ms: number, signal: AbortSignal): Promise<void> {
+export function pause(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const over = new AbortController();
     const end = () => {
